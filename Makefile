@@ -1,0 +1,31 @@
+# make         set up .venv and run the default study; SNAKEMAKE_ARGS="..." goes to Snakemake
+# make test    set up and test
+# make lint    set up and check style
+
+PYTHON ?= python3
+VENV := .venv/bin/python
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: all setup test lint
+
+all: setup
+	@$(VENV) workflow/scripts/run_study.py $(SNAKEMAKE_ARGS)
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml
+	@command -v $(PYTHON) > /dev/null || { echo "error: no $(PYTHON); set PYTHON to Python 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed, this is %d.%d; set PYTHON" % sys.version_info[:2])'
+	@echo "Setting up .venv (some minutes)"
+	@$(PYTHON) -m venv .venv
+	@$(VENV) -m pip install --quiet --disable-pip-version-check -e ".[test]"
+	@touch $@
+
+test: setup
+	@$(VENV) -m pytest
+
+lint: setup
+	@$(VENV) -m ruff check .
+	@$(VENV) -m ruff format --check .
+	@$(VENV) -m snakefmt --check Snakefile workflow/rules
+	@$(VENV) -m snakemake --lint

@@ -1,0 +1,43 @@
+# Why do residual networks work? From images to figures, tables and the verdict on each claim.
+#
+#   snakemake --cores all                                          everything
+#   snakemake --cores all data|networks|spectra|gradients|tables|figures          one stage
+#   snakemake --cores all results/figures/ra_depth.pdf             one file and what it needs
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+# The study: config.yaml and files given with --configfile, checked.
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/networks.smk"
+include: "workflow/rules/spectra.smk"
+include: "workflow/rules/gradients.smk"
+include: "workflow/rules/tables.smk"
+include: "workflow/rules/figures.smk"
+
+
+localrules:
+    all,
+    data,
+    networks,
+    spectra,
+    gradients,
+    tables,
+    figures,
+
+
+rule all:
+    default_target: True
+    input:
+        rules.tables.input,
+        rules.figures.input,
+
+
+onstart:
+    hold_study()
+
+
+check_targets()

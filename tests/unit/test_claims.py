@@ -1,0 +1,310 @@
+"""Verdicts against made-up results whose scores are known in closed form (synthetic.py)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import synthetic  # noqa: E402
+
+from resnet_mechanisms import claim_statistics, claims, tables  # noqa: E402
+from resnet_mechanisms.errors import UserError  # noqa: E402
+
+CLAIMS = Path(__file__).parents[2] / "workflow" / "claims.yaml"
+ENTRY = {
+    "claim": "test",
+    "paper": "none",
+    "statement": "a test",
+    "table": "residual_alignment",
+    "rows": "split == 'train'",
+    "statistic": "alignment",
+    "comparison": ">=",
+    "threshold": 0.5,
+    "origin": "pilot",
+}
+
+
+def judge(table, /, **changes):
+    return claims.judge(ENTRY | changes, table)
+
+
+def shipped(**found):
+    """Verdicts of the shipped claims, by claim."""
+    found = {name: pd.concat(parts) for name, parts in found.items()}
+    return claims.evaluate(claims.read_claims(CLAIMS), found).set_index("claim")
+
+
+def all_networks():
+    """A study in which everything is as the papers say; s_1 is exactly 4/L."""
+    rows = [
+        synthetic.score_rows(
+            synthetic.ALIGNED | {"sigma_1": 4 / depth},
+            ("ok" if depth > 2 else "too_few_points",) * 3,
+            depth=depth,
+        )
+        for depth in (2, 4, 8, 16)
+    ]
+    lost = [
+        {"skip": "plain", "depth": depth, "train_accuracy": 1.0 if depth < 16 else 0.3}
+        for depth in (4, 8, 16)
+    ]
+    lost += [{"recipe": recipe} for recipe in ("usual", "random_labels", "decay_off_batch_norm")]
+    lost += [{"recipe": "untrained", "train_accuracy": 0.1}]
+    lost += [
+        {"type": "conv", "skip": "plain", "depth": 6, "recipe": recipe}
+        for recipe in ("conv_strong_decay", "conv_mild_decay")
+    ]
+    rows += [synthetic.score_rows(synthetic.PLAIN, ("ok",) * 2, **network) for network in lost]
+    rows.append(synthetic.score_rows(type="conv", depth=6, recipe="conv_strong_decay"))
+    return rows
+
+
+def errors(plain, resnet=0.0):
+    """degradation.csv of both recipes: `plain` maps a depth to the last training error."""
+    rows = []
+    for recipe in ("strong_decay", "usual"):
+        rows += [synthetic.degradation_rows(e, depth=d, recipe=recipe) for d, e in plain.items()]
+        rows += [
+            synthetic.degradation_rows(resnet, depth=d, recipe=recipe, skip="resnet") for d in plain
+        ]
+    return rows
+
+
+def test_perfect_residual_alignment_is_reproduced():
+    verdicts = shipped(
+        residual_alignment=all_networks(), degradation=errors({8: 0.0, 16: 0.6, 24: 0.8})
+    )
+    papers = ("Li & Papyan 2023", "Papyan, Han & Donoho 2020", "He et al. 2016")
+    mine = verdicts[verdicts["paper"].isin(papers)]
+    assert set(mine["verdict"]) == {"reproduced"}, mine[["verdict", "status"]]
+    assert set(mine["status"]) == {"ok"}
+    exponent = mine.loc["RA4 total depth"]
+    np.testing.assert_allclose([exponent["value"], exponent["low"]], -1)
+    np.testing.assert_allclose(mine.loc["Degradation, strong decay", "value"], 0.6)
+    # gradients: no table
+    rest = verdicts[~verdicts["paper"].isin(papers)]
+    assert (
+        set(rest["verdict"]) == {"inconclusive"} and rest["status"].str.startswith("no rows").all()
+    )
+
+
+def test_networks_like_plain_ones_are_not_reproduced():
+    rows = [synthetic.score_rows(synthetic.PLAIN, depth=depth) for depth in (4, 8, 16)]
+    rows += [synthetic.score_rows(skip="plain", depth=depth) for depth in (4, 8, 16)]
+    verdicts = shipped(
+        residual_alignment=rows, degradation=errors({8: 0.0, 16: 0.05, 24: 0.05}, resnet=0.5)
+    )["verdict"]
+    wrong = ["RA1 line", "RA1 spacing", "RA2 alignment", "RA2 left with right", "RA4 block index"]
+    wrong += ["RA together", "RA together, specific", "RA ceases without skips"]
+    wrong += ["Degradation, strong decay", "Degradation, usual recipe", "No degradation with skips"]
+    assert set(verdicts[wrong]) == {"not reproduced"}
+    assert verdicts["RA3 rank"] == verdicts["Neural Collapse"] == "reproduced"  # plain nets have it
+
+
+def gradients(**changes):
+    """A study of gradients in which theorems hold with coins, and mean field with ReLU."""
+    depths = np.array([1, 2, 4, 8, 16, 32, 50])
+    halves = dict(zip(depths, 0.5**depths, strict=True))
+    power = dict(zip(depths, 0.5 * depths**-1.2, strict=True))
+    slow = dict(zip(depths, (1.0 + depths) ** -0.5, strict=True))
+    rows = [
+        synthetic.gradient_rows(halves, gates="bernoulli", normalisation="none"),
+        synthetic.gradient_rows(halves),
+        synthetic.gradient_rows(power, paper=halves, normalisation="none"),
+    ]
+    resnet = {"network": "resnet", "beta": 1.0}
+    rows.append(synthetic.gradient_rows(slow, gates="bernoulli", normalisation="none", **resnet))
+    rows.append(synthetic.gradient_rows(slow, gates="bernoulli", **resnet))
+    wrong = {depth: 2 * value for depth, value in slow.items()}
+    rows.append(synthetic.gradient_rows(slow, paper=wrong, **resnet))
+    rows.append(synthetic.gradient_rows(slow, network="highway", gates="bernoulli"))
+    return [row.assign(**changes) for row in rows]
+
+
+def test_gradient_claims():
+    verdicts = shipped(gradient_covariance=gradients())
+    verdicts = verdicts[verdicts["paper"] == "Balduzzi et al. 2017"]
+    assert verdicts.loc["Theorem 3, ReLU gates", "verdict"] == "not reproduced"
+    others = verdicts.drop("Theorem 3, ReLU gates")
+    assert set(others["verdict"]) == {"reproduced"}, others["verdict"]
+    rate = verdicts.loc["Theorem 1, batch norm"]
+    np.testing.assert_allclose(rate["value"], 1)
+    # weights 1/(log2 error)^2 are equal: the slope's error is the error over the spread of depths
+    depths = np.array([1, 2, 4, 8, 16, 32, 50])
+    error = 0.001 / np.log(2) / np.sqrt(((depths - depths.mean()) ** 2).sum())
+    np.testing.assert_allclose(rate["high"] - rate["low"], 4 * error, rtol=1e-6)
+
+
+def test_intervals_decide_gradient_claims():
+    rows = synthetic.gradient_rows({4: 1.0}, error=0.1)
+    entry = {"table": "gradient_covariance", "rows": "depth == 4", "statistic": "measured"}
+    for threshold, verdict in (
+        (0.75, "reproduced"),
+        (0.9, "inconclusive"),
+        (1.25, "not reproduced"),
+    ):
+        row = judge(rows, **entry, threshold=threshold)
+        assert row["verdict"] == verdict
+    np.testing.assert_allclose([row["low"], row["value"], row["high"]], [0.8, 1, 1.2])
+    row = judge(rows.assign(status="not_resolved"), **entry)
+    assert row["verdict"] == "inconclusive" and row["status"] == "no rows; 1 of 1 rows not resolved"
+
+
+def test_every_seed_decides():
+    good = synthetic.score_rows()
+    assert judge(good)["verdict"] == "reproduced"
+    mixed = synthetic.score_rows(
+        synthetic.ALIGNED | {"alignment": lambda seed: [0.2, 0.9, 0.9][seed]}
+    )
+    row = judge(mixed)
+    assert (row["verdict"], row["status"]) == ("inconclusive", "ok")
+    np.testing.assert_allclose([row["value"], row["low"], row["high"]], [2 / 3, 0.2, 0.9])
+    # one bad network spoils its seed only
+    second = synthetic.score_rows(synthetic.PLAIN, ("ok",), depth=16)
+    assert judge(pd.concat([good, second], ignore_index=True))["verdict"] == "inconclusive"
+    one = judge(synthetic.score_rows(statuses=("ok",)))
+    assert (one["verdict"], one["status"]) == ("inconclusive", "too few seeds")
+
+
+def test_undefined_rows_do_not_count_and_are_told():
+    table = synthetic.score_rows(statuses=("ok", "ok", "dead"))
+    row = judge(table)
+    assert (row["verdict"], row["status"]) == ("reproduced", "1 of 3 rows undefined")
+    row = judge(synthetic.score_rows(statuses=("dead", "diverged")))
+    assert row["verdict"] == "inconclusive"
+    assert row["status"] == "no rows; 2 of 2 rows undefined" and np.isnan(row["value"])
+
+
+def test_no_rows_is_never_reproduced():
+    table = synthetic.score_rows()
+    for comparison, threshold in (("<=", 0), (">=", 0)):
+        row = judge(table, rows="recipe == 'other'", comparison=comparison, threshold=threshold)
+        assert (row["verdict"], row["status"]) == ("inconclusive", "no rows")
+    further = {"statistic": "train_accuracy", "comparison": ">=", "threshold": 0.9}
+    row = judge(table, conditions=[further | {"rows": "depth == 4"}])
+    assert (row["verdict"], row["status"]) == ("inconclusive", "no rows for train_accuracy")
+
+
+def test_chance_accuracy_cannot_hide_a_bad_fit():
+    """A network at chance has no scores, but its training accuracy counts."""
+    table = pd.concat(
+        [
+            synthetic.score_rows(statuses=("ok",) * 2),
+            synthetic.score_rows(statuses=("chance_accuracy",) * 2, depth=4, train_accuracy=0.1),
+        ],
+        ignore_index=True,
+    )
+    further = {"statistic": "train_accuracy", "comparison": ">=", "threshold": 0.9}
+    assert judge(table)["verdict"] == "reproduced"
+    assert judge(table, conditions=[further])["verdict"] == "not reproduced"
+
+
+def test_last_epoch_counts_unless_the_query_names_one():
+    early = synthetic.score_rows(synthetic.PLAIN, epoch=10)
+    table = pd.concat([early, synthetic.score_rows()], ignore_index=True)
+    assert judge(table)["verdict"] == "reproduced"
+    assert judge(table, rows="split == 'train' and epoch == 10")["verdict"] == "not reproduced"
+
+
+def test_passes_needs_every_condition():
+    conditions = [
+        {"statistic": "alignment", "comparison": ">=", "threshold": 0.5},
+        {"statistic": "inverse_slope", "comparison": "between", "threshold": [0.75, 1.25]},
+    ]
+    rows = synthetic.score_rows(
+        synthetic.ALIGNED
+        | {
+            "alignment": lambda seed: [0.9, 0.1, 0.9, 0.1][seed],
+            "inverse_slope": lambda seed: [1.0, 1.0, np.nan, np.nan][seed],
+        },
+        ("ok",) * 4,
+    )
+    values = claim_statistics.passes(rows[rows["split"] == "train"], conditions)["value"]
+    np.testing.assert_array_equal(values, [1, 0, np.nan, 0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"treshold": 1}, ["unknown key 'treshold'", "'threshold'"]),
+        ({"statistic": "alignement"}, ["unknown column 'alignement'", "'alignment'"]),
+        ({"rows": "dept >= 8"}, ["unknown column 'dept'", "'depth'"]),
+        ({"rows": "depth >="}, ["malformed query"]),
+        ({"rows": "depth"}, ["malformed query"]),
+        ({"rows": "depth >= 'a'"}, ["malformed query"]),
+        ({"rows": "depth.max() == 8"}, ["malformed query"]),
+        ({"comparison": "=>"}, ["unknown comparison '=>'", ">="]),
+        ({"comparison": "between"}, ["[low, high]"]),
+        ({"threshold": "0.5"}, ["expected a number"]),
+        ({"origin": "guess"}, ["unknown origin 'guess'", "theory, paper, pilot"]),
+        ({"table": "spectra"}, ["unknown table 'spectra'", "spectra_per_block"]),
+        ({"statistic": {"function": "ratios", "column": "nc1", "to": "nc3"}}, ["'ratio'"]),
+        ({"statistic": {"function": "ratio", "column": "nc1"}}, ["'to' is missing"]),
+        ({"statistic": {"function": "ratio", "column": "nc", "to": "nc1"}}, ["column 'nc'"]),
+        ({"statistic": "recipe"}, ["holds no numbers"]),
+        ({"conditions": [{"statistic": "nc1"}]}, ["'comparison' is missing"]),
+        ({"statement": None}, ["'statement' is missing"]),
+    ],
+)
+def test_mistakes_are_told_in_one_line(tmp_path, changes, words):
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump([ENTRY | changes]))
+    with pytest.raises(UserError) as error:
+        claims.evaluate(claims.read_claims(path), {"residual_alignment": synthetic.score_rows()})
+    message = str(error.value)
+    assert message.startswith("claim 'test': ") and "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_two_claims_of_one_name(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump([ENTRY, ENTRY]))
+    with pytest.raises(UserError, match="two of this name"):
+        claims.read_claims(path)
+    path.write_text("claims: [")
+    with pytest.raises(UserError, match="cannot read"):
+        claims.read_claims(path)
+
+
+def test_thresholds_of_the_claims_are_those_drawn():
+    """Panels show the thresholds that the claims use."""
+    from resnet_mechanisms.figures import neural_collapse, sweeps
+
+    entries = {entry["claim"]: entry for entry in claims.read_claims(CLAIMS)}
+    together = {
+        c["statistic"]: c["threshold"] for c in entries["RA together"]["statistic"]["conditions"]
+    }
+    drawn = {name: score.thresholds for name, score in sweeps.SCORES.items()}
+    assert drawn["line_shape_score"] == (together["line_shape_score"],)
+    assert drawn["alignment"] == (together["alignment"],)
+    assert drawn["inverse_slope"] == tuple(together["inverse_slope"])
+    assert drawn["step_cv"] == (entries["RA1 spacing"]["threshold"],)
+    collapse = entries["Neural Collapse"]
+    for condition in (collapse, *collapse["conditions"][:2]):
+        score = neural_collapse.MEASURES[condition["statistic"]]
+        assert score.thresholds == (condition["threshold"],)
+
+
+def test_command(tmp_path):
+    synthetic.write_rows(tmp_path / "residual_alignment.csv", *all_networks())
+    script = CLAIMS.parent / "scripts" / "claims.py"
+    command = [sys.executable, script, "--tables", tmp_path, "--out", tmp_path / "claims.csv"]
+    subprocess.run([*command, "--claims", CLAIMS], check=True)
+    written = tables.read([tmp_path / "claims.csv"])
+    assert list(written.columns) == claims.COLUMNS
+    assert written.set_index("claim").loc["RA1 line", "verdict"] == "reproduced"
+
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump([ENTRY | {"statistic": "alignement"}]))
+    failed = subprocess.run(
+        [*command, "--claims", tmp_path / "claims.yaml"], capture_output=True, text=True
+    )
+    assert failed.returncode == 1 and failed.stderr.startswith(
+        "error: claim 'test': unknown column"
+    )
+    assert failed.stderr.count("\n") == 1

@@ -1,0 +1,223 @@
+"""The configuration: what it resolves to, and one clear line for every mistake."""
+
+import copy
+
+import pytest
+import yaml
+
+from helpers import ROOT
+from resnet_mechanisms.config import check_file, network_path, parse_network_path, resolve
+from resnet_mechanisms.errors import UserError
+
+DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def changed(path, value):
+    """The default configuration with the value at a dotted path."""
+    config = copy.deepcopy(DEFAULT)
+    *parents, last = path.split(".")
+    part = config
+    for key in parents:
+        part = part.setdefault(key, {})
+    part[last] = value
+    return config
+
+
+def test_default_study():
+    study = resolve(DEFAULT)
+    # 4 + 4 + 1 + 2 + 2 + 3, then of width 2, classes 2, interventions 4 new ones, conv 1 + 2
+    assert len(study.networks) == 27
+    assert study.networks["digits/c10/fc-resnet/d8-w128/strong_decay"] == {
+        "dataset": "digits",
+        "classes": 10,
+        "type": "fc",
+        "skip": "resnet",
+        "depth": 8,
+        "width": 128,
+        "recipe": "strong_decay",
+        "seeds": [10, 11, 12],
+    }
+    assert study.grids["width"] == [
+        f"digits/c10/fc-resnet/d8-w{width}/strong_decay" for width in (64, 128, 256)
+    ]
+    assert study.figures["ra_width"] == study.grids["width"]
+    assert study.figures["ra_no_skip"] == [
+        f"digits/c10/fc-{skip}/d8-w128/strong_decay" for skip in ("resnet", "plain")
+    ]
+    assert study.measure == {"inputs": {"fc": 16, "conv": 8, "conv_down": 8}, "inputs_seed": 0}
+
+
+def test_smoke_study_is_valid():
+    study = resolve(yaml.safe_load((ROOT / "workflow/studies/smoke.yaml").read_text()))
+    assert set(study.figures) == set(resolve(DEFAULT).figures)
+
+
+def test_recipe_has_every_key_and_inherits():
+    recipes = resolve(DEFAULT).recipes
+    assert recipes["usual"] == {
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "weight_decay": 0.0005,
+        "weight_decay_batch_norm": 0.0005,
+        "schedule": "cosine",
+        "batch_size": 125,
+        "epochs": None,
+        "steps": 1200,
+        "evaluate_every": 10,
+        "labels": "true",
+        "label_noise": 0.0,
+        "stochastic_depth": 0.0,
+        "stochastic_depth_per": "batch",
+        "checkpoints": [],
+    }
+    assert recipes["decay_off_batch_norm"]["weight_decay_batch_norm"] == 0
+    assert recipes["untrained"]["steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"epochs": 3}, {"epochs": 3, "steps": None}),  # replaces the parent's steps
+        ({"labels": True}, {"labels": "true"}),  # YAML's true
+        ({"labels": "noisy", "label_noise": 0.2}, {"label_noise": 0.2}),
+        ({"weight_decay": "5e-4"}, {"weight_decay": 0.0005}),  # text to YAML, for want of a point
+        ({"checkpoints": [20, 5], "epochs": 30}, {"checkpoints": [5, 20]}),
+    ],
+)
+def test_recipe_values(entry, expected):
+    recipe = resolve(changed("recipes.mine", {"based_on": "usual", **entry})).recipes["mine"]
+    assert {key: recipe[key] for key in expected} == expected
+
+
+def test_network_in_two_grids_has_all_seeds():
+    grid = {**DEFAULT["grids"]["width"], "seeds": [12, 3]}
+    study = resolve(changed("grids.again", grid))
+    assert study.networks["digits/c10/fc-resnet/d8-w64/strong_decay"]["seeds"] == [3, 10, 11, 12]
+    assert len(study.networks) == 27
+
+
+def test_single_values_may_stand_for_lists():
+    grid = {**DEFAULT["grids"]["resnet_deep"], "seeds": 4, "depth": [24]}
+    assert resolve(changed("grids.resnet_deep", grid)).grids["resnet_deep"] == [
+        "digits/c10/fc-resnet/d24-w128/strong_decay"
+    ]
+
+
+def test_null_leaves_an_entry_out():
+    study = resolve(changed("figures.ra_depth", None))
+    assert "ra_depth" not in study.figures
+    assert "random_labels" in study.recipes
+
+
+def test_defaults_of_an_empty_configuration():
+    study = resolve({})
+    assert (study.networks, study.figures, study.device) == ({}, {}, "auto")
+    for name, settings in resolve(DEFAULT).gradients.items():
+        assert study.gradients[name].keys() == settings.keys()
+
+
+def test_paths_and_back():
+    for path, network in resolve(DEFAULT).networks.items():
+        assert network_path(network) == path
+        assert {**parse_network_path(path), "seeds": network["seeds"]} == network
+    with pytest.raises(UserError, match="not the path of a configuration"):
+        parse_network_path("digits/c10/fc-resnet/d8/usual")
+
+
+GRID = {**DEFAULT["grids"]["width"], "recipe": "usual"}
+MISTAKES = [
+    ("devcie", "cpu", ["devcie: unknown key", "did you mean device?"]),
+    ("device", "gpu", ["device: expected one of auto, cpu, cuda, found 'gpu'"]),
+    ("grids.width.depht", 4, ["grids.width.depht: unknown key", "did you mean depth?"]),
+    ("grids.width.depth", 0, ["grids.width.depth: expected an integer >= 1, found 0"]),
+    ("grids.width.depth", "eight", ["grids.width.depth", "an integer >= 1, found 'eight'"]),
+    ("grids.width.depth", True, ["grids.width.depth", "found True"]),
+    ("grids.width.depth", [], ["grids.width.depth: expected at least one value"]),
+    ("grids.width.classes", 11, ["grids.width.classes", "found 11", "digits has 10"]),
+    ("grids.width.classes", [3, 3], ["grids.width.classes: expected each value once, found 3"]),
+    ("grids.width.seeds", [1, 2, 1], ["grids.width.seeds: expected each value once, found 1"]),
+    ("grids.width.dataset", "digit", ["grids.width.dataset", "'digit'", "did you mean digits?"]),
+    ("grids.width.recipe", "usal", ["grids.width.recipe", "'usal'", "did you mean usual?"]),
+    ("grids.width.type", "cnov", ["grids.width.type", "did you mean conv?"]),
+    ("grids.width.type", "conv_down", None),  # depth 8 is even: no mistake
+    ("grids.odd", {**GRID, "type": "conv_down", "depth": 3}, ["grids.odd.depth: expected an even"]),
+    ("grids.my grid", GRID, ["grids: expected a name of letters", "'my grid'"]),
+    ("grids.short", {"depth": 3}, ["grids.short.dataset: missing"]),
+    ("grids", ["width"], ["grids: expected keys with values"]),
+    ("recipes.a/b", {"based_on": "usual"}, ["recipes: expected a name of letters", "'a/b'"]),
+    ("recipes.usual.learning_rate", -0.1, ["recipes.usual.learning_rate: expected a number > 0"]),
+    ("recipes.usual.learning_rate", "fast", ["recipes.usual.learning_rate", "found 'fast'"]),
+    ("recipes.usual.learning_rate", float("nan"), ["recipes.usual.learning_rate", "found nan"]),
+    ("recipes.usual.based_on", "strong", ["recipes.usual.based_on", "did you mean strong_decay?"]),
+    ("recipes.strong_decay.based_on", "usual", ["based on itself", "-> usual"]),
+    ("recipes.usual.based_on", "usual", ["recipes.usual.based_on", "usual -> usual"]),
+    ("recipes.strong_decay.epochs", 5, ["recipes.strong_decay: expected epochs or steps", "both"]),
+    ("recipes.mine", {"learning_rate": 0.1}, ["recipes.mine: expected epochs or steps, found nei"]),
+    ("recipes.mine", {"steps": 9}, ["recipes.mine.learning_rate: missing"]),
+    ("recipes.usual.labels", "radnom", ["recipes.usual.labels", "did you mean random?"]),
+    ("recipes.usual.labels", "noisy", ["recipes.usual.label_noise", "labels is noisy"]),
+    ("recipes.usual.stochastic_depth", 1, ["recipes.usual.stochastic_depth", ">= 0 and < 1"]),
+    ("datasets.digits.source", "digit", ["datasets.digits.source", "did you mean digits?"]),
+    ("datasets.digits.path", "a.npz", ["datasets.digits.path: unknown key"]),
+    ("datasets.mine", {"source": "npz"}, ["datasets.mine.path: missing"]),
+    ("figures.ra_dept", {"grids": ["width"]}, ["figures.ra_dept", "did you mean ra_depth?"]),
+    ("figures.ra_depth.grids", ["wdth"], ["figures.ra_depth.grids", "did you mean width?"]),
+    ("figures.ra_depth", {}, ["figures.ra_depth.grids: missing"]),
+    (
+        "figures.ra2_alignment.network.depth",
+        17,
+        ["figures.ra1_trajectories.network", "d16-w128/strong"],
+    ),
+    ("figures.claims", {"grids": ["width"]}, ["figures.claims.grids: unknown key"]),
+    ("measure.inputs.cnov", 3, ["measure.inputs.cnov", "did you mean conv?"]),
+    ("gradients.theorems.depth", [0], ["gradients.theorems.depth: expected an integer >= 1"]),
+    ("gradients.toys", {}, ["gradients.toys: unknown key", "did you mean toy?"]),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "parts"), MISTAKES, ids=lambda value: str(value)[:30])
+def test_mistakes_are_told_in_one_line(path, value, parts):
+    config = changed(path, value)
+    if parts is None:
+        resolve(config)
+        return
+    with pytest.raises(UserError) as raised:
+        resolve(config)
+    message = str(raised.value)
+    assert message.startswith("config: ")
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_missing_data_file(tmp_path):
+    config = changed("datasets.mine", {"source": "npz", "path": "mine.npz"})
+    config["data_root"] = str(tmp_path)
+    resolve(config)  # no grid needs it
+    config["grids"]["mine"] = {**GRID, "dataset": "mine"}
+    with pytest.raises(UserError) as raised:
+        resolve(config)
+    for part in ("datasets.mine.path", str(tmp_path / "mine.npz"), "data_root", "x_train", "uint8"):
+        assert part in str(raised.value)
+    (tmp_path / "mine.npz").touch()
+    study = resolve(config)
+    assert study.data_file("mine") == str(tmp_path / "mine.npz")
+    assert study.data_file("digits") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: {c: 2, c: 3}\n", "line 2: not valid YAML: c twice"),
+        ("a: 1\nb: [1\n", "line 3: not valid YAML"),
+        ("a: &x {b: 1}\nc: {<<: *x, b: 2}\n", None),
+    ],
+)
+def test_files_are_checked(tmp_path, text, message):
+    file = tmp_path / "study.yaml"
+    file.write_text(text)
+    if message is None:
+        assert check_file(file) == file
+        return
+    with pytest.raises(UserError, match=message):
+        check_file(file)

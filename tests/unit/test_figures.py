@@ -1,0 +1,280 @@
+"""Figures drawn from made-up results: what their artists carry, what they say of undefined
+networks, how they fail.
+"""
+
+import importlib
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import synthetic  # noqa: E402
+
+from resnet_mechanisms import claims, tables  # noqa: E402
+from resnet_mechanisms.errors import UserError  # noqa: E402
+from resnet_mechanisms.figures import ra_depth, style, sweeps  # noqa: E402
+
+SCRIPT = Path(__file__).parents[2] / "workflow" / "scripts" / "figure.py"
+CLAIMS = Path(__file__).parents[2] / "workflow" / "claims.yaml"
+OF_ONE_NETWORK = [
+    "ra1_trajectories",
+    "ra2_alignment",
+    "ra2_alignment_swapped",
+    "ra3_singular_values",
+    "ra4_inverse_singular_values",
+]
+
+
+def depth_rows():
+    """ResNets with s_1 = 8 L^-1.25, plain networks of which one is dead."""
+    rows = []
+    for depth in (2, 4, 8, 16):
+        status = "ok" if depth > 2 else "too_few_points"
+        scores = synthetic.ALIGNED | {"sigma_1": 8 * depth**-1.25}
+        rows.append(synthetic.score_rows(scores, (status,) * 3, depth=depth))
+        scores = synthetic.PLAIN | {"alignment": lambda seed: 0.01 * (seed - 1), "sigma_1": 2.0}
+        statuses = (status,) * 2 if depth < 16 else ("dead", "dead")
+        rows.append(
+            synthetic.score_rows(scores, statuses, depth=depth, skip="plain", train_accuracy=0.5)
+        )
+    return rows
+
+
+def history():
+    rows = [
+        synthetic.history_rows(error, depth=depth, skip=skip)
+        for skip, errors in (("resnet", (0, 0)), ("plain", (0, 0.6)))
+        for depth, error in zip((8, 16), errors, strict=True)
+    ]
+    return [*rows, synthetic.history_rows(0.5, depth=24, statuses=("diverged", "ok"))]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Inputs of every figure, by its name."""
+    folder = tmp_path_factory.mktemp("results")
+    resnet = synthetic.write_spectra(folder / "resnet.nc", statuses=("diverged", "ok", "ok"))
+    plain = synthetic.write_spectra(folder / "plain.nc", skip="plain")
+    dead = synthetic.write_spectra(folder / "dead.nc", skip="plain", statuses=("dead",) * 2)
+
+    def table(name, rows):
+        return [synthetic.write_rows(folder / f"{name}.csv", *rows)]
+
+    depth = table("depth", depth_rows())
+    verdicts = claims.evaluate(
+        claims.read_claims(CLAIMS), {"residual_alignment": tables.read(depth)}
+    )
+    recipes = [synthetic.score_rows(recipe=r) for r in ("strong_decay", "stochastic_depth")]
+    recipes.append(
+        synthetic.score_rows(synthetic.PLAIN, ("ok", "diverged"), recipe="random_labels")
+    )
+    return {
+        **dict.fromkeys(OF_ONE_NETWORK, [resnet]),
+        "ra_no_skip": [resnet, plain, dead],
+        "ra_depth": depth,
+        "neural_collapse": depth,
+        "ra_width": table("width", [synthetic.score_rows(width=w) for w in (64, 128)]),
+        "ra_classes": table("classes", [synthetic.score_rows(classes=c) for c in (3, 10)]),
+        "ra_generalization": table("recipes", recipes),
+        "he1_degradation": table("history", history()),
+        "claims": table("claims", [verdicts]),
+        "dead": [dead],
+    }
+
+
+@pytest.fixture(autouse=True)
+def figures():
+    import matplotlib.pyplot as plt
+
+    style.use_style()
+    yield
+    plt.close("all")
+
+
+def draw(name, inputs):
+    return importlib.import_module(f"resnet_mechanisms.figures.{name}").draw(inputs)
+
+
+def lines(axis):
+    """Data of an axes' lines, as (n, 2) arrays."""
+    return [np.column_stack(line.get_data()).astype(float) for line in axis.get_lines()]
+
+
+def has_line(axis, points):
+    points = np.asarray(points, dtype=float)
+    return any(
+        line.shape == points.shape and np.allclose(line, points, rtol=1e-5) for line in lines(axis)
+    )
+
+
+def words(fig):
+    return "\n".join(text.get_text() for text in fig.findobj(Text) if text.get_visible())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *OF_ONE_NETWORK,
+        "ra_no_skip",
+        "ra_depth",
+        "ra_width",
+        "ra_classes",
+        "ra_generalization",
+        "neural_collapse",
+        "he1_degradation",
+        "claims",
+    ],
+)
+def test_every_figure_is_drawn_within_its_page(name, files, tmp_path):
+    fig = draw(name, files[name])
+    assert fig.get_figwidth() in (style.COLUMN, style.TEXT)
+    fig.savefig(tmp_path / "figure.png", dpi=100)
+    ticks = {
+        id(label)
+        for axis in fig.findobj(Axes)
+        for label in (*axis.get_xticklabels(which="both"), *axis.get_yticklabels(which="both"))
+    }
+    for text in fig.findobj(Text):
+        if text.get_visible() and text.get_text().strip() and id(text) not in ticks:
+            assert 6.4 <= text.get_fontsize() <= 8, text
+            box = text.get_window_extent()
+            assert box.x0 >= -1 and box.x1 <= fig.bbox.width + 1, text
+            assert box.y0 >= -1 and box.y1 <= fig.bbox.height + 1, text
+
+
+def test_trajectories_are_the_file_s(files):
+    import xarray as xr
+
+    fig = draw("ra1_trajectories", files["ra1_trajectories"])
+    network = xr.load_dataset(files["ra1_trajectories"][0]).isel(epoch=-1)
+    shown = network["trajectory"].sel(seed=11, projection="pca")  # seed 10 diverged
+    assert has_line(fig.axes[0], shown.isel(sample=3).transpose("layer", "component"))
+    assert "line-shape score 1.000 [1.000, 1.000]" in words(fig)
+    assert "undefined: diverged, 1 of 3 seeds" in words(fig)
+
+
+def test_alignment_grid_has_rows_of_jacobians(files):
+    fig = draw("ra2_alignment", files["ra2_alignment"])
+    grid = np.asarray(fig.axes[0].get_images()[0].get_array()).reshape(8, 15, 8, 15)
+    for i, j in ((0, 7), (5, 2)):
+        expected = np.where(np.arange(15) < 9, 1 / (i + 2 + np.arange(15)), 0)  # s_k of block i
+        np.testing.assert_allclose(grid[i, :, j], np.diag(expected), rtol=1e-6)
+    scales = {id(image.norm) for axis in fig.axes for image in axis.get_images()}
+    assert len(scales) == 1  # one colour scale for the grid and its enlarged cell
+
+
+def test_singular_values_and_inverse_line(files):
+    fig = draw("ra3_singular_values", files["ra3_singular_values"])
+    blocks = np.arange(1, 9)
+    assert has_line(fig.axes[0], np.column_stack([blocks, 1 / (blocks + 1)]))
+    assert has_line(fig.axes[0], np.column_stack([blocks, 1 / (blocks + 9)]))
+
+    fig = draw("ra4_inverse_singular_values", files["ra4_inverse_singular_values"])
+    assert has_line(fig.axes[0], np.column_stack([blocks, blocks + 1]))  # each seed's mean
+    assert has_line(fig.axes[0], [[1, 2], [8, 9]])  # the least-squares line, all blocks
+    assert "slope 1.00 [1.00, 1.00]" in words(fig)
+
+
+@pytest.mark.parametrize("name", OF_ONE_NETWORK)
+def test_undefined_networks_say_so(name, files):
+    fig = draw(name, files["dead"])
+    assert "undefined:\ndead,\n2 of 2 seeds" in words(fig)
+
+
+def test_depth_panels_carry_means_ranges_and_crosses(files):
+    fig = draw("ra_depth", files["ra_depth"])
+    panel = dict(zip(sweeps.SCORES, fig.axes, strict=False))
+    depths = np.array([2, 4, 8, 16])
+    assert has_line(panel["alignment"], np.column_stack([depths / 1.05, np.ones(4)]))
+    assert has_line(panel["alignment"], np.column_stack([depths[:3] * 1.05, np.full(3, -0.005)]))
+    crosses = [line for line in panel["alignment"].get_lines() if line.get_marker() == "x"]
+    assert [float(line.get_xdata()[0]) for line in crosses] == [16 * 1.05]
+    pluses = [line for line in panel["inverse_slope"].get_lines() if line.get_marker() == "+"]
+    assert len(pluses) == 2  # two blocks make no line
+    ranges = np.concatenate([c.get_segments() for c in panel["alignment"].collections])
+    assert any(np.allclose(segment[:, 1], [-0.01, 0]) for segment in ranges)
+    assert "exponent \N{MINUS SIGN}1.25" in words(fig) and "undefined (dead)" in words(fig)
+
+
+def test_power_law():
+    depths = np.array([4, 8, 16, 24])
+    exponent, factor, r2 = ra_depth.power_law(depths, 3 * depths**-1.3)
+    np.testing.assert_allclose([exponent, factor, r2], [-1.3, 3, 1])
+    assert ra_depth.power_law([4, 8], [1, 2]) is None
+
+
+def test_degradation_ends_at_the_last_epoch(files):
+    fig = draw("he1_degradation", files["he1_degradation"])
+    panels = [axis for axis in fig.axes if axis.get_ylabel() == "training error (%)"]
+    assert has_line(panels[0], np.column_stack([np.array([8, 16, 24]) * 1.05, [0, 60, 50]]))
+    assert any(line.get_marker() == "x" for line in panels[0].get_lines())
+    assert has_line(fig.axes[1], [[1, 90], [50, 90 * 50 / 99], [100, 0]])
+
+
+def test_claims_are_coloured_by_verdict(files):
+    fig = draw("claims", files["claims"])
+    tints = [to_rgba(p.get_facecolor()) for p in fig.findobj(Rectangle) if p.axes is fig.axes[0]]
+    verdicts = tables.read(files["claims"])["verdict"]
+    assert tints[: len(verdicts)] == [to_rgba(style.COLOURS[verdict]) for verdict in verdicts]
+    for claim in tables.read(files["claims"])["claim"]:
+        assert claim.split(",")[0].split()[0] in words(fig)
+
+
+def test_same_inputs_give_the_same_bytes(files, tmp_path):
+    for run in ("first", "second"):
+        fig = draw("ra_width", files["ra_width"])
+        style.save(fig, tmp_path / run / "figure.pdf", tmp_path / run / "figure.png")
+    for path in (tmp_path / "first").iterdir():
+        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
+
+
+def test_command_draws_without_torch(files, tmp_path):
+    program = f"""
+import runpy, sys
+sys.argv = {["figure.py", "ra4_inverse_singular_values", "--input", str(files["ra_no_skip"][0])]!r}
+sys.argv += ["--pdf", {str(tmp_path / "f.pdf")!r}, "--png", {str(tmp_path / "f.png")!r}]
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "f.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("ra_depht", "", "no figure 'ra_depht'; nearest is 'ra_depth'"),
+        ("ra_depth", None, "ra_depth: no file"),
+        ("ra_depth", "a,b\n1,2\n", "has no column"),
+        ("ra4_inverse_singular_values", "no netCDF file", "as a netCDF file"),
+    ],
+)
+def test_mistakes_are_one_line(name, content, message, tmp_path, monkeypatch):
+    path = tmp_path / "input"
+    if content is not None:
+        path.write_text(content)
+    outputs = ["--pdf", str(tmp_path / "f.pdf"), "--png", str(tmp_path / "f.png")]
+    monkeypatch.setattr(sys, "argv", ["figure.py", name, "--input", str(path), *outputs])
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    text = str(end.value.code)
+    assert text.startswith("error: ") and message in text and "\n" not in text
+
+
+def test_empty_table(tmp_path):
+    path = tmp_path / "empty.csv"
+    synthetic.score_rows().head(0).to_csv(path, index=False)
+    with pytest.raises(UserError, match="no rows"):
+        draw("ra_depth", [path])

@@ -1,0 +1,165 @@
+"""The measurement of a network as a whole: against numpy, and undefined cases that must stay
+blank."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from test_training import RECIPE
+
+from resnet_mechanisms import datasets, spectra, tables, training
+from resnet_mechanisms.errors import UserError
+from resnet_mechanisms.jacobians import linearise
+from resnet_mechanisms.networks import Network
+
+SETTINGS = {"inputs": {"fc": 4, "conv": 4}, "inputs_seed": 0}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "digits.npz"
+    np.savez(path, **datasets.prepare({"source": "digits", "train": 200, "test": 80}, 4))
+    return datasets.load(path)
+
+
+def configuration(**changes):
+    base = dict(
+        dataset="digits",
+        classes=4,
+        type="fc",
+        skip="resnet",
+        depth=3,
+        width=16,
+        recipe="r",
+        seeds=[1, 2],
+    )
+    return base | changes
+
+
+def trained(images, folder, config, recipe):
+    results = {
+        seed: training.train(config, recipe, images, seed, folder) for seed in config["seeds"]
+    }
+    history = pd.DataFrame(
+        [row for r in results.values() for row in r["history"]], columns=tables.HISTORY
+    )
+    return results, history
+
+
+def test_singular_values_and_rows_against_numpy(images, tmp_path):
+    config, recipe = configuration(), RECIPE | dict(epochs=6, checkpoints=[2])
+    results, history = trained(images, tmp_path, config, recipe)
+    data = spectra.measure(config, recipe, images, results, history, SETTINGS)
+    assert data.sizes["seed"] == 2 and list(data.epoch.values) == [2, 6]
+    assert (data.status == "ok").all() and data.residual.max() < 1e-5
+    network = Network(config, (1, 8, 8), 4)
+    network.load_state_dict(results[2]["checkpoints"][6])
+    chosen = datasets.balanced_subset(images.y_train, 4, 0)
+    _, jacobians, _ = linearise(network.eval(), images.x_train[chosen])
+    dense = torch.stack([j.dense for j in jacobians], 1).double().numpy()
+    s = np.linalg.svd(dense, compute_uv=False)
+    ours = data.singular_values.sel(seed=2, epoch=6, split="train").values
+    np.testing.assert_allclose(ours, s[..., :9], atol=2e-6 * s.max())
+    # The diagonal cells of the alignment grid are the singular values of the first input.
+    grid = data.alignment_matrix.sel(seed=2, epoch=6).values
+    for block in range(3):
+        np.testing.assert_allclose(
+            np.diag(grid[block, block]), s[0, block, :9], atol=2e-6 * s.max()
+        )
+
+    rows = spectra.rows(data)
+    assert len(rows) == 2 * 2 * 2
+    row = rows[(rows.seed == 2) & (rows.epoch == 6) & (rows.split == "train")].iloc[0]
+    expected = dict(
+        sigma_1=s[..., 0].mean(),
+        sigma_c_ratio=(s[..., 3] / s[..., 0]).mean(),
+        sigma_c1_ratio=(s[..., 4] / s[..., 0]).mean(),
+        energy_top_c=((s[..., :4] ** 2).sum(2) / (s**2).sum(2)).mean(),
+        stable_rank=((s**2).sum(2) / s[..., 0] ** 2).mean(),
+        inverse_slope=np.mean([np.polyfit([1, 2, 3], 1 / x, 1)[0] for x in s[..., 0]]),
+        overlap_chance=3 / 16,
+        inputs=4,
+    )
+    for name, value in expected.items():
+        assert row[name] == pytest.approx(value, rel=1e-5), name
+    assert not rows.drop(columns="status").isna().any().any()
+    blocks = spectra.per_block(data)
+    assert len(blocks) == 2 * 2 * 2 * 4 * 3
+    cell = blocks.query(
+        "seed == 2 and epoch == 6 and split == 'train' and input == 3 and block == 2"
+    ).iloc[0]
+    assert cell.sigma_2 == pytest.approx(s[3, 1, 1], rel=1e-5)
+    assert blocks.filter(like="sigma_").shape[1] == 15 and np.isnan(cell.sigma_10)
+
+
+@pytest.mark.parametrize(
+    "changes", [dict(type="conv", width=2, depth=2), dict(skip="plain"), dict(width=6)]
+)
+def test_other_shapes(images, tmp_path, changes):
+    """Convolutional states, plain nets, and states with fewer dimensions than triplets asked
+    for."""
+    config = configuration(**changes)
+    recipe = RECIPE | dict(epochs=0)
+    networks = trained(images, tmp_path, config, recipe)
+    data = spectra.measure(config, recipe, images, *networks, SETTINGS)
+    rows = spectra.rows(data)
+    assert set(rows.status) == {"too_few_points" if config["depth"] < 3 else "ok"}
+    assert (
+        rows.line_shape_score.notna().all()
+        and (rows.inverse_slope.isna() == (config["depth"] < 3)).all()
+    )
+    tables.write(rows, tmp_path / "rows.csv")
+
+
+def test_dead_chance_and_diverged_networks_are_blank_with_their_status(images, tmp_path):
+    config = configuration(seeds=[1, 2, 3])
+    results, history = trained(images, tmp_path, config, RECIPE | dict(epochs=6))
+    weights = results[1]["checkpoints"][6]
+    for name in ("blocks.1.norm2.weight", "blocks.1.norm2.bias"):
+        weights[name].zero_()  # a dead block: J = 0
+    history.loc[history.seed == 2, "train_accuracy"] = 0.28  # four classes, 200 images
+    results[3] = {"status": "diverged", "checkpoints": {}}
+    data = spectra.measure(config, RECIPE, images, results, history, SETTINGS)
+    rows = spectra.rows(data)
+    assert rows.groupby("seed").status.first().to_dict() == {
+        1: "dead",
+        2: "chance_accuracy",
+        3: "diverged",
+    }
+    assert rows.loc[:, "line_shape_score":].isna().all().all()
+    assert rows.train_accuracy.notna().tolist() == [True] * 4 + [False] * 2
+    tables.write(rows, tmp_path / "rows.csv")
+    text = (tmp_path / "rows.csv").read_text()
+    assert "nan" not in text and "inf" not in text.replace("inputs", "")
+    assert len(spectra.per_block(data)) == 0
+
+
+def test_an_input_at_which_a_block_is_dead_is_left_out(images, tmp_path):
+    values = np.ones((3, 2, 4), np.float32)
+    values[1, 0] = 0
+    result = {"singular_values": values, "alignment": np.ones(3, np.float32)}
+    assert spectra.blank_dead_inputs(result).tolist() == [False, True, False]
+    assert np.isnan(result["alignment"]).tolist() == [False, True, False]
+
+
+def test_chance_level():
+    labels = torch.arange(1000) % 10
+    # 0.1 + 3 sqrt(.09/1000) = .1285
+    assert spectra.at_chance(0.128, labels, 10) and not spectra.at_chance(0.129, labels, 10)
+
+
+def test_weights_that_are_not_finite_name_seed_and_epoch(images, tmp_path):
+    config = configuration(seeds=[1])
+    results, history = trained(images, tmp_path, config, RECIPE)
+    results[1]["checkpoints"][4]["blocks.0.linear1.weight"][0, 0] = float("nan")
+    with pytest.raises(UserError, match="seed 1, epoch 4: .*blocks.0.linear1.weight"):
+        spectra.measure(config, RECIPE, images, results, history, SETTINGS)
+
+
+def test_tables_refuse_infinite_numbers(tmp_path):
+    with pytest.raises(ValueError, match="infinite values in .'a'"):
+        tables.write(pd.DataFrame({"a": [1, np.inf], "b": [1, np.nan]}), tmp_path / "t.csv")
+    tables.write(pd.DataFrame({"a": [1.0], "b": [np.nan], "c": ["x"]}), tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == "a,b,c\n1,,x\n"
+    with pytest.raises(UserError, match="missing.csv: cannot be read"):
+        tables.read([tmp_path / "missing.csv"])

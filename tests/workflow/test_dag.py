@@ -1,0 +1,132 @@
+"""Which jobs a target needs."""
+
+import pytest
+import yaml
+
+from helpers import ROOT, planned, snakemake
+from resnet_mechanisms.config import FIGURES, resolve
+
+STUDY = resolve(yaml.safe_load((ROOT / "config.yaml").read_text()))
+BEST = "digits/c10/fc-resnet/d16-w128/strong_decay"
+FIGURE_FILES = {f"results/figures/{name}.{kind}" for name in FIGURES for kind in ("pdf", "png")}
+TABLE_FILES = {
+    f"results/tables/{name}.csv"
+    for name in (
+        "residual_alignment",
+        "spectra_per_block",
+        "degradation",
+        "gradient_covariance",
+        "claims",
+    )
+}
+DATA_FILES = {f"results/data/digits-c{classes}.npz" for classes in (3, 5, 10)}
+GRADIENT_FILES = {
+    f"results/gradients/{name}"
+    for name in ("gradient_covariance.csv", "toy_gradients.npz", "autocorrelation.csv")
+}
+
+
+def trained(paths=STUDY.networks):
+    return {
+        f"results/networks/{path}/{name}"
+        for path in paths
+        for name in ("checkpoints.pt", "history.csv")
+    }
+
+
+def measured(paths=STUDY.networks):
+    names = ("spectra.nc", "residual_alignment.csv", "spectra_per_block.csv")
+    return {f"results/spectra/{path}/{name}" for path in paths for name in names}
+
+
+EVERYTHING = FIGURE_FILES | TABLE_FILES | DATA_FILES | GRADIENT_FILES | trained() | measured()
+
+
+def test_default_study(untouched):
+    assert planned(untouched) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("stage", "files"),
+    [
+        ("data", DATA_FILES),
+        ("networks", DATA_FILES | trained()),
+        ("spectra", DATA_FILES | trained() | measured()),
+        ("gradients", GRADIENT_FILES),
+        ("tables", EVERYTHING - FIGURE_FILES - {f for f in GRADIENT_FILES if "covar" not in f}),
+        ("figures", EVERYTHING),
+    ],
+)
+def test_stages(untouched, stage, files):
+    assert planned(untouched, stage) == files
+
+
+@pytest.mark.parametrize("folder", ["results/figures", f"results/figures/{BEST}"])
+def test_a_figure_of_one_network_needs_that_network(untouched, folder):
+    target = f"{folder}/ra4_inverse_singular_values"
+    assert planned(untouched, f"{target}.pdf") == {
+        "results/data/digits-c10.npz",
+        *trained([BEST]),
+        *measured([BEST]),
+        f"{target}.pdf",
+        f"{target}.png",
+    }
+
+
+def test_a_figure_of_grids_needs_their_networks(untouched):
+    assert planned(untouched, "ra_width") == {
+        "results/data/digits-c10.npz",
+        *trained(STUDY.grids["width"]),
+        *measured(STUDY.grids["width"]),
+        "results/figures/ra_width.pdf",
+        "results/figures/ra_width.png",
+    }
+
+
+def test_degradation_is_drawn_without_spectra(untouched):
+    assert not planned(untouched, "results/figures/he1_degradation.png") & measured()
+
+
+def test_gradient_figures_need_no_network(untouched):
+    files = planned(untouched, "sg_theorems", "sg1_gradients", "sg2_autocorrelation")
+    assert not files & (trained() | DATA_FILES)
+
+
+def test_standalone_study_replaces_the_default_one(untouched):
+    files = planned(untouched, configfiles=[untouched / "workflow/studies/smoke.yaml"])
+    assert files >= FIGURE_FILES | TABLE_FILES
+    assert not files & trained()
+    assert any(file.startswith("results/networks/digits/c3/conv-resnet/d2-w4/") for file in files)
+
+
+def test_own_data(project):
+    (project / "data").mkdir()
+    (project / "data" / "my digits.npz").touch()
+    mine = project / "mine.yaml"
+    mine.write_text(
+        "datasets: {mine: {source: npz, path: my digits.npz}}\n"
+        "grids: {mine: {dataset: mine, classes: 4, type: conv_down, skip: resnet, depth: 2,"
+        " width: 4, recipe: usual, seeds: 0}}\n"
+    )
+    path = "mine/c4/conv_down-resnet/d2-w4/usual"
+    files = planned(project, configfiles=[mine])
+    assert files - EVERYTHING == {
+        "results/data/mine-c4.npz",
+        *trained([path]),
+        *measured([path]),
+    }
+
+
+def test_from_another_folder(untouched, tmp_path):
+    """Snakefile given by path, results in the working directory; and --directory."""
+    target = "results/figures/ra_width.pdf"
+    for words in (
+        ["--snakefile", str(untouched / "Snakefile")],
+        ["--snakefile", str(untouched / "Snakefile"), "--directory", str(tmp_path / "b c")],
+    ):
+        process = snakemake(tmp_path, "--dry-run", *words, target)
+        assert "Drawing results/figures/ra_width.pdf" in process.stdout + process.stderr
+
+
+def test_lint_finds_nothing(untouched):
+    assert snakemake(untouched, "--lint", check=False).returncode == 0

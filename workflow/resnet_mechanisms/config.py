@@ -1,0 +1,509 @@
+"""The study: what config.yaml says, checked, with every default filled in.
+
+Pure Python, so that a notebook can ask it which networks a configuration holds. Every mistake is
+a UserError of one line: the key, what was found, what was expected, the nearest valid name.
+"""
+
+import difflib
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from resnet_mechanisms.errors import UserError
+
+TYPES = ("fc", "conv", "conv_down")
+SKIPS = ("resnet", "plain")
+NETWORK_KEYS = ("dataset", "classes", "type", "skip", "depth", "width", "recipe")
+DIGITS = {"classes": 10, "train": 1500, "test": 297}
+NPZ_LAYOUT = (
+    "x_train, x_test (uint8, N x H x W x channels), y_train, y_test (int64, N) "
+    "and optionally classes (names)"
+)
+
+# What each figure of a study shows: one network, several networks, grids, or nothing to choose.
+FIGURES = {
+    "ra1_trajectories": "network",
+    "ra2_alignment": "network",
+    "ra2_alignment_swapped": "network",
+    "ra3_singular_values": "network",
+    "ra4_inverse_singular_values": "network",
+    "ra_no_skip": "networks",
+    "ra_depth": "grids",
+    "ra_width": "grids",
+    "ra_classes": "grids",
+    "ra_generalization": "grids",
+    "neural_collapse": "grids",
+    "he1_degradation": "grids",
+    "sg_theorems": None,
+    "sg1_gradients": None,
+    "sg2_autocorrelation": None,
+    "claims": None,
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked configuration.
+
+    networks maps each configuration's path (see network_path) to its description with sorted seeds;
+    grids and figures map their names to the paths they hold or show, in the order of the config.
+    recipes hold every key of RECIPE but based_on; of epochs and steps one is None.
+    """
+
+    device: str
+    data_root: str
+    datasets: dict
+    recipes: dict
+    networks: dict
+    grids: dict
+    measure: dict
+    gradients: dict
+    figures: dict
+
+    def data_file(self, name):
+        """Path of the file a data set entry of source npz names, or None for embedded data."""
+        path = self.datasets[name].get("path")
+        return None if path is None else str(Path(self.data_root) / path)
+
+
+# --- Checks of one value: each takes the value and the path of its key, and returns the value.
+
+
+def _fail(path, found, expected, hint=""):
+    raise UserError(f"config: {path}: expected {expected}, found {found!r}{hint}")
+
+
+def _nearest(word, known):
+    match = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    if match:
+        return f"; did you mean {match[0]}?"
+    return f"; valid: {', '.join(known)}" if known else ""
+
+
+def _integer(low, high=None):
+    def check(value, path):
+        expected = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
+        if not isinstance(value, int) or isinstance(value, bool):
+            _fail(path, value, expected)
+        if value < low or (high is not None and value > high):
+            _fail(path, value, expected)
+        return value
+
+    return check
+
+
+def _number(expected, valid):
+    def check(value, path):
+        try:
+            # YAML reads 5e-4, without a decimal point, as text: accept it as the number it means.
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if not math.isfinite(number) or not valid(number):
+            _fail(path, value, expected)
+        return number
+
+    return check
+
+
+def _choice(*choices):
+    def check(value, path):
+        if value not in choices:
+            _fail(path, value, f"one of {', '.join(choices)}", _nearest(value, choices))
+        return value
+
+    return check
+
+
+def _labels(value, path):
+    # An unquoted true is a boolean in YAML.
+    return _choice("true", "random", "noisy")("true" if value is True else value, path)
+
+
+def _boolean(value, path):
+    if not isinstance(value, bool):
+        _fail(path, value, "true or false")
+    return value
+
+
+def _text(value, path):
+    if not isinstance(value, str) or not value:
+        _fail(path, value, "a text")
+    return value
+
+
+def _name(value, path):
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_]+", value):
+        _fail(path, value, "a name of letters, digits and _ (it becomes part of a path)")
+    return value
+
+
+def _list(check):
+    """A list, not empty and without duplicates, or a single value, which becomes a list of one."""
+
+    def check_list(value, path):
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            _fail(path, value, "at least one value")
+        values = [check(item, path) for item in values]
+        for item in values:
+            if values.count(item) > 1:
+                _fail(path, item, "each value once", " twice")
+        return values
+
+    return check_list
+
+
+_positive = _number("a number > 0", lambda x: x > 0)
+_not_negative = _number("a number >= 0", lambda x: x >= 0)
+_below_one = _number("a number >= 0 and < 1", lambda x: 0 <= x < 1)
+_share = _number("a number from 0 to 1", lambda x: 0 <= x <= 1)
+
+# --- Keys: (check, default). REQUIRED has none; None stands for "not given".
+
+REQUIRED = object()
+
+TOP = {
+    "standalone": (_boolean, False),
+    "device": (_choice("auto", "cpu", "cuda"), "auto"),
+    "data_root": (_text, "data"),
+}
+DATASET = {
+    "digits": {
+        "source": (_text, REQUIRED),
+        "train": (_integer(1, DIGITS["train"]), None),
+        "test": (_integer(1, DIGITS["test"]), None),
+    },
+    "npz": {
+        "source": (_text, REQUIRED),
+        "path": (_text, REQUIRED),
+        "scale": (_positive, 255.0),
+        "train": (_integer(1), None),
+        "test": (_integer(1), None),
+    },
+}
+RECIPE = {
+    "based_on": (_name, None),
+    "learning_rate": (_positive, REQUIRED),
+    "momentum": (_below_one, 0.9),
+    "weight_decay": (_not_negative, 0.0),
+    "weight_decay_batch_norm": (_not_negative, None),
+    "schedule": (_choice("cosine", "constant"), "cosine"),
+    "batch_size": (_integer(2), 125),
+    "epochs": (_integer(0), None),
+    "steps": (_integer(0), None),
+    "evaluate_every": (_integer(1), 10),
+    "labels": (_labels, "true"),
+    "label_noise": (_share, None),
+    "stochastic_depth": (_below_one, 0.0),
+    "stochastic_depth_per": (_choice("batch", "sample"), "batch"),
+    "checkpoints": (_list(_integer(0)), []),
+}
+NETWORK = {
+    "dataset": (_name, REQUIRED),
+    "classes": (_integer(2), REQUIRED),
+    "type": (_choice(*TYPES), REQUIRED),
+    "skip": (_choice(*SKIPS), REQUIRED),
+    "depth": (_integer(1), REQUIRED),
+    "width": (_integer(1), REQUIRED),
+    "recipe": (_name, REQUIRED),
+}
+GRID = {key: (_list(check), REQUIRED) for key, (check, _) in NETWORK.items()}
+GRID["seeds"] = (_list(_integer(0)), REQUIRED)
+MEASURE_INPUTS = {"fc": (_integer(1), 16), "conv": (_integer(1), 8), "conv_down": (_integer(1), 8)}
+MEASURE = {"inputs_seed": (_integer(0), 0)}
+GRADIENTS = {
+    "theorems": {
+        "width": (_integer(1), 256),
+        "batch": (_integer(2), 64),
+        "input_dimension": (_integer(1), 128),
+        "networks": (_integer(2), 80),
+        "depth": (_list(_integer(1)), [1, 2, 4, 8, 16, 24, 32, 50]),
+        "beta": (_list(_positive), [1.0, 0.3, 0.1]),
+        "seed": (_integer(0), 0),
+    },
+    "toy": {
+        "width": (_integer(1), 200),
+        "points": (_integer(16), 256),
+        "runs": (_integer(1), 20),
+        "depth": (_list(_integer(1)), [2, 4, 10, 24, 50]),
+        "beta": (_list(_positive), [1.0, 0.1]),
+        "seed": (_integer(0), 0),
+    },
+}
+
+
+def _section(config, path):
+    """The mapping at the key, empty if it is missing; entries set to null are left out."""
+    value = config.get(path.rpartition(".")[2])
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        _fail(path, value, "keys with values")
+    return {key: item for key, item in value.items() if item is not None}
+
+
+def _known_keys(value, path, known):
+    if not isinstance(value, dict):
+        _fail(path, value, f"keys with values ({', '.join(known)})")
+    for key in value:
+        if key not in known:
+            where = f"{path}.{key}" if path else key
+            raise UserError(f"config: {where}: unknown key{_nearest(key, known)}")
+
+
+def _given(value, path, fields):
+    """The checked values of the keys that are there and not null."""
+    _known_keys(value, path, fields)
+    prefix = f"{path}." if path else ""
+    return {
+        key: fields[key][0](item, f"{prefix}{key}")
+        for key, item in value.items()
+        if item is not None
+    }
+
+
+def _fill(given, path, fields):
+    """A value for every key of fields, in their order: as given, or the default."""
+    for key, (_, default) in fields.items():
+        if default is REQUIRED and key not in given:
+            raise UserError(f"config: {path}.{key}: missing")
+    return {key: given.get(key, default) for key, (_, default) in fields.items()}
+
+
+def _read(value, path, fields):
+    return _fill(_given(value, path, fields), path, fields)
+
+
+# --- The parts of a study.
+
+
+def _dataset(entry, path):
+    _known_keys(entry, path, DATASET["npz"])  # all keys there are; those of its source below
+    source = entry.get("source")
+    _choice(*DATASET)(source, f"{path}.source")
+    return _read(entry, path, DATASET[source])
+
+
+def _recipes(section):
+    """Every recipe with what it takes from those it is based on; flat, without based_on."""
+    given = {}
+    for name, entry in section.items():
+        path = f"recipes.{_name(name, 'recipes')}"
+        own = given[name] = _given(entry, path, RECIPE)
+        if "epochs" in own and "steps" in own:
+            raise UserError(
+                f"config: {path}: expected epochs or steps, found both (epochs: {own['epochs']}, "
+                f"steps: {own['steps']}; a file merged over another says `steps: null` to drop it)"
+            )
+        if "label_noise" in own and own.get("labels", "noisy") != "noisy":
+            _fail(f"{path}.label_noise", own["label_noise"], "none unless labels is noisy")
+    return {name: _resolve_recipe(name, given) for name in given}
+
+
+def _resolve_recipe(name, given):
+    path = f"recipes.{name}"
+    chain = [name]
+    while "based_on" in given[chain[-1]]:
+        child, parent = chain[-1], given[chain[-1]]["based_on"]
+        if parent not in given:
+            hint = _nearest(parent, given)
+            _fail(f"recipes.{child}.based_on", parent, "the name of a recipe", hint)
+        if parent in chain:
+            loop = " -> ".join([*chain[chain.index(parent) :], parent])
+            _fail(f"recipes.{child}.based_on", parent, "no recipe based on itself", f" ({loop})")
+        chain.append(parent)
+    merged = {}
+    for own in (given[link] for link in reversed(chain)):
+        if "epochs" in own or "steps" in own:  # the child's choice replaces the parent's
+            merged.pop("epochs", None)
+            merged.pop("steps", None)
+        merged.update(own)
+    recipe = _fill(merged, path, RECIPE)
+    del recipe["based_on"]
+    if recipe["epochs"] is None and recipe["steps"] is None:
+        raise UserError(f"config: {path}: expected epochs or steps, found neither")
+    if recipe["weight_decay_batch_norm"] is None:
+        recipe["weight_decay_batch_norm"] = recipe["weight_decay"]
+    if recipe["labels"] != "noisy":
+        recipe["label_noise"] = 0.0
+    elif not recipe["label_noise"]:
+        _fail(f"{path}.label_noise", recipe["label_noise"], "a number > 0, as labels is noisy")
+    if recipe["epochs"] is not None and max(recipe["checkpoints"], default=0) > recipe["epochs"]:
+        _fail(f"{path}.checkpoints", recipe["checkpoints"], f"epochs up to {recipe['epochs']}")
+    recipe["checkpoints"] = sorted(recipe["checkpoints"])
+    return recipe
+
+
+def _check_network(network, path, datasets, recipes):
+    """What the parts of a network must satisfy together."""
+    for key, known in (("dataset", datasets), ("recipe", recipes)):
+        if network[key] not in known:
+            hint = _nearest(network[key], known)
+            _fail(f"{path}.{key}", network[key], f"the name of a {key} in {key}s", hint)
+    dataset = datasets[network["dataset"]]
+    available = DIGITS["classes"]  # of another data set the command that prepares it checks this
+    if dataset["source"] == "digits" and network["classes"] > available:
+        hint = f" ({network['dataset']} has {available})"
+        _fail(f"{path}.classes", network["classes"], f"an integer from 2 to {available}", hint)
+    if network["type"] == "conv_down" and network["depth"] % 2:
+        _fail(f"{path}.depth", network["depth"], "an even depth for conv_down")
+
+
+def _grids(section, datasets, recipes):
+    """Networks by path with the sorted seeds of all grids that hold them; each grid's paths."""
+    networks, grids = {}, {}
+    for name, entry in section.items():
+        path = f"grids.{_name(name, 'grids')}"
+        grid = _read(entry, path, GRID)
+        grids[name] = []
+        for values in itertools.product(*(grid[key] for key in NETWORK_KEYS)):
+            network = dict(zip(NETWORK_KEYS, values, strict=True))
+            _check_network(network, path, datasets, recipes)
+            key = network_path(network)
+            seeds = networks.get(key, {}).get("seeds", [])
+            networks[key] = {**network, "seeds": sorted({*seeds, *grid["seeds"]})}
+            grids[name].append(key)
+    return networks, grids
+
+
+def _figures(section, networks, grids):
+    """The paths of the networks each figure shows."""
+    _known_keys(section, "figures", FIGURES)
+    figures = {}
+    for name, entry in section.items():
+        path, kind = f"figures.{name}", FIGURES[name]
+        _known_keys(entry, path, [kind] if kind else [])
+        if kind is None:
+            figures[name] = []
+            continue
+        if kind not in entry:
+            raise UserError(f"config: {path}.{kind}: missing")
+        path, shown = f"{path}.{kind}", entry[kind]
+        if kind == "grids":
+            chosen = _list(_text)(shown, path)
+            for grid in chosen:
+                if grid not in grids:
+                    _fail(path, grid, "the name of a grid", _nearest(grid, grids))
+            shown = list(dict.fromkeys(key for grid in chosen for key in grids[grid]))
+        else:
+            entries = shown if kind == "networks" and isinstance(shown, list) else [shown]
+            if not entries:
+                _fail(path, shown, "at least one network")
+            shown = [network_path(_read(network, path, NETWORK)) for network in entries]
+            for key in shown:
+                if key not in networks:
+                    _fail(path, key, "a network of some grid", _nearest(key, networks))
+        figures[name] = shown
+    return figures
+
+
+def resolve(config, check_files=True):
+    """Check a configuration (as read from YAML) and fill in its defaults.
+
+    Entries of datasets, recipes, grids and figures that are null are left out. With check_files, a
+    data file that a grid needs must exist (relative paths start at the working directory).
+    Returns a Study; raises UserError, in one line, at the first mistake.
+    """
+    sections = ("datasets", "recipes", "grids", "measure", "gradients", "figures")
+    _known_keys(config, "", [*TOP, *sections])
+    top = _read({key: config[key] for key in TOP if key in config}, "", TOP)
+    datasets = {
+        _name(name, "datasets"): _dataset(entry, f"datasets.{name}")
+        for name, entry in _section(config, "datasets").items()
+    }
+    recipes = _recipes(_section(config, "recipes"))
+    networks, grids = _grids(_section(config, "grids"), datasets, recipes)
+
+    measure = _section(config, "measure")
+    inputs = _read(_section(measure, "measure.inputs"), "measure.inputs", MEASURE_INPUTS)
+    _known_keys(measure, "measure", ["inputs", *MEASURE])
+    measure.pop("inputs", None)
+
+    gradients = _section(config, "gradients")
+    _known_keys(gradients, "gradients", GRADIENTS)
+    study = Study(
+        device=top["device"],
+        data_root=top["data_root"],
+        datasets=datasets,
+        recipes=recipes,
+        networks=networks,
+        grids=grids,
+        measure={"inputs": inputs, **_read(measure, "measure", MEASURE)},
+        gradients={
+            name: _read(gradients.get(name, {}), f"gradients.{name}", fields)
+            for name, fields in GRADIENTS.items()
+        },
+        figures=_figures(_section(config, "figures"), networks, grids),
+    )
+    if check_files:
+        _check_files(study)
+    return study
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which YAML would silently drop the first."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for (key, _), name in zip(node.value, keys, strict=False):
+            if keys.count(name) > 1 and name != "<<":
+                raise yaml.MarkedYAMLError(problem=f"{name} twice", problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def check_file(path):
+    """Check that a file is YAML without duplicate keys and return its path.
+
+    Raises UserError, with the line, if it is not.
+    """
+    try:
+        yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1
+        raise UserError(f"{path}, line {line}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: not valid YAML: {reason}") from None
+    return path
+
+
+def _check_files(study):
+    for name in {network["dataset"]: None for network in study.networks.values()}:
+        file = study.data_file(name)
+        if file is not None and not Path(file).is_file():
+            raise UserError(
+                f"config: datasets.{name}.path: no file {file} (data_root: {study.data_root}); "
+                f"expected an .npz with {NPZ_LAYOUT}"
+            )
+
+
+# --- Paths.
+
+
+def network_path(network):
+    """The path of a configuration: digits/c10/fc-resnet/d8-w128/strong_decay."""
+    return "{dataset}/c{classes}/{type}-{skip}/d{depth}-w{width}/{recipe}".format(**network)
+
+
+def parse_network_path(path):
+    """The configuration (without seeds) that has this path; the inverse of network_path."""
+    pattern = (
+        r"(?P<dataset>\w+)/c(?P<classes>\d+)/(?P<type>{})-(?P<skip>{})"
+        r"/d(?P<depth>\d+)-w(?P<width>\d+)/(?P<recipe>\w+)"
+    ).format("|".join(TYPES), "|".join(SKIPS))
+    match = re.fullmatch(pattern, path)
+    if match is None:
+        form = "{dataset}/c{classes}/{type}-{skip}/d{depth}-w{width}/{recipe}"
+        raise UserError(f"{path!r} is not the path of a configuration: expected {form}")
+    network = match.groupdict()
+    return {**network, **{key: int(network[key]) for key in ("classes", "depth", "width")}}
+
+
+def data_name(network):
+    """The name of the prepared data a network is trained on: digits-c10."""
+    return f"{network['dataset']}-c{network['classes']}"

@@ -1,0 +1,198 @@
+"""Scores of many networks against a property they share: one line a series, seeds as intervals,
+nothing dropped.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from .common import (
+    CONFIGURATION,
+    DEFINED,
+    FITTED,
+    log_axis,
+    mark_undefined,
+    reading,
+    round_axis,
+    title,
+)
+from .style import COLOURS, GREY, REFERENCE, THRESHOLD
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a score's panel looks: title, label, scale, thresholds of a claim, chance or theory
+    lines.
+
+    scale: "linear", "log", or "round" (logarithmic with plain numbers, for values from 1 on).
+    """
+
+    title: str
+    label: str
+    scale: str = "linear"
+    thresholds: tuple = ()
+    references: tuple = ()
+
+
+# Thresholds as in workflow/claims.yaml: the Residual Alignment verdict takes the line-shape score,
+# alignment, slope and R2 together; step CV has that of the spacing claim.
+SCORES = {
+    "line_shape_score": Score("RA1: straight", "line-shape score", "round", (1.10,), (1,)),
+    "step_cv": Score("RA1: equispaced", "CV of step lengths", "linear", (0.25,), (0,)),
+    "alignment": Score("RA2: aligned", "alignment (i \N{NOT EQUAL TO} j)", "linear", (0.5,), (0,)),
+    "inverse_slope": Score(
+        "RA4: $1/s_1$ in $l$", "slope of $1/s_1$ in $l$", "linear", (0.75, 1.25), (1,)
+    ),
+    "sigma_1": Score("RA4: $s_1$ and depth", "$s_1$, mean over blocks", "log"),
+}
+MARKERS = "osD^vPX*"
+LINES = ("-", "--", ":", "-.")
+
+
+def series_of(rows):
+    """The series of `rows` (common.name_series) in order of appearance: {name: look}, coloured by
+    skip, with a line style and marker for each variant.
+    """
+    variants = list(dict.fromkeys(rows["variant"]))
+    looks = {}
+    for name, group in rows.groupby("series", sort=False):
+        k = variants.index(group["variant"].iloc[0])
+        colour = COLOURS.get(group["skip"].iloc[0], GREY)
+        looks[name] = {
+            "color": colour,
+            "linestyle": LINES[k % len(LINES)],
+            "marker": MARKERS[k % len(MARKERS)],
+        }
+    return looks
+
+
+def shifts(series):
+    """{name: factor of x}: series at the same x stand side by side, not hidden by each other."""
+    count = len(series)
+    factors = 1.05 ** np.linspace(-1, 1, count) if count > 1 else np.ones(count)
+    return dict(zip(series, factors, strict=True))
+
+
+def summarise(rows, x, column):
+    """Mean and range over seeds of `column` at each `x`.
+
+    Returns:
+        list of (x, mean, low, high, fitted, bad): fitted is whether the mean training accuracy
+        reaches FITTED; bad are the statuses of seeds without a value. The mean is NaN where no seed
+        has one.
+    """
+    points = []
+    for value, group in rows.groupby(x):
+        cells = group[column].where(group["status"].isin(DEFINED))
+        known = cells[np.isfinite(cells)]
+        bad = list(group.loc[cells.isna(), "status"])
+        mean, low, high = (known.mean(), known.min(), known.max()) if len(known) else (np.nan,) * 3
+        points.append((value, mean, low, high, bool(group["train_accuracy"].mean() >= FITTED), bad))
+    return points
+
+
+def draw_series(axis, rows, x, column, look, shift=1.0):
+    """One series: mean over seeds, bars the range; open marker: training accuracy below FITTED;
+    cross at the axis: undefined.
+
+    `shift` multiplies x (series side by side). A network of too few blocks for a line is a plus at
+    the axis.
+    """
+    points = summarise(rows, x, column)
+    where = np.array([p[0] for p in points]) * shift
+    mean, low, high = (np.array([p[k] for p in points]) for k in (1, 2, 3))
+    known = np.isfinite(mean)
+    plain = {k: v for k, v in look.items() if k != "marker"}
+    axis.plot(where[known], mean[known], linewidth=0.9, **plain)
+    axis.vlines(where[known], low[known], high[known], color=look["color"], linewidth=1.1)
+    for place, value, point in zip(where, mean, points, strict=True):
+        if np.isfinite(value):
+            face = look["color"] if point[4] else "white"
+            axis.plot(place, value, markerfacecolor=face, markersize=3.5, **look)
+        for status in sorted(set(point[5])):
+            mark_undefined(axis, place, look["color"], "+" if status in DEFINED else "x")
+
+
+def finish(axis, score, which="y"):
+    """A score's scale, label, thresholds (dotted) and references (dashed) along axis `which`."""
+    line = axis.axhline if which == "y" else axis.axvline
+    for value in score.thresholds:
+        line(value, zorder=0.5, **THRESHOLD)
+    for value in score.references:
+        line(value, zorder=0.5, **REFERENCE)
+    {"linear": lambda *_: None, "log": log_axis, "round": round_axis}[score.scale](axis, which)
+    getattr(axis, f"set_{which}label")(score.label)
+
+
+def number_axis(axis, values, label):
+    """A base-2 logarithmic x axis with a tick at each of `values`, printed as it is."""
+    values = sorted(set(values))
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(FixedLocator(values))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    margin = 1.25
+    axis.set_xlim(values[0] / margin, values[-1] * margin)
+    axis.set_xlabel(label)
+
+
+def panels(axes, rows, x, label, scores=SCORES):
+    """One panel a score of all series of `rows` against `x`."""
+    series = series_of(rows)
+    shift = shifts(series)
+    for letter, axis, (column, score) in zip("abcdefgh", axes, scores.items(), strict=False):
+        for name, look in series.items():
+            draw_series(axis, rows[rows["series"] == name], x, column, look, shift[name])
+        finish(axis, score)
+        title(axis, letter, score.title)
+        number_axis(axis, rows[x], label)
+
+
+def keys(rows, marks=True):
+    """Legend handles of the series of `rows` and of the marks that draw_series uses."""
+    handles = [Line2D([], [], **look, label=name) for name, look in series_of(rows).items()]
+    return handles + (mark_keys(rows) if marks else [])
+
+
+def mark_keys(rows):
+    """Legend handles of what is not a series: unfitted, undefined and too few points only if `rows`
+    has them.
+    """
+    marks = {}
+    if (rows["train_accuracy"] < FITTED).any():
+        marks[f"open: training accuracy < {FITTED:g}"] = {"marker": "o", "markerfacecolor": "white"}
+    if not rows["status"].isin(DEFINED).all():
+        reasons = ", ".join(sorted(set(rows["status"]) - set(DEFINED))).replace("_", " ")
+        marks[f"undefined ({reasons})"] = {"marker": "x"}
+    if (rows["status"] == "too_few_points").any():
+        marks["too few blocks for a line"] = {"marker": "+"}
+    bare = {"linestyle": "none", "color": "0.3"}
+    return [
+        *(Line2D([], [], label=text, **bare, **mark) for text, mark in marks.items()),
+        Line2D([], [], label="threshold of the claim", **THRESHOLD),
+        Line2D([], [], label="exact RA or chance", **REFERENCE),
+    ]
+
+
+def about(rows, vary=(), images=True, bars="bars"):
+    """What all networks of `rows` share, for a title, and what the points and bars are.
+
+    `vary`: columns not to name although they may have one value; `images`: scores are means over
+    Jacobian inputs; `bars`: what shows the range.
+    """
+    parts = [
+        reading(column, rows[column].iloc[0])
+        for column in CONFIGURATION
+        if column not in vary and rows[column].nunique() == 1
+    ]
+    seeds = _range(rows.groupby(CONFIGURATION)["seed"].nunique())
+    over = f"{_range(rows['inputs'].dropna().astype(int))} training images and " if images else ""
+    return f"{', '.join(parts)}. Mean over {over}{seeds} seeds a network; {bars}: range over seeds"
+
+
+def _range(counts):
+    low, high = counts.min(), counts.max()
+    return f"{low}" if low == high else f"{low} to {high}"

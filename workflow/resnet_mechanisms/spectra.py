@@ -1,0 +1,342 @@
+"""All that is measured on one network: spectra of its Residual Jacobians, alignment, trajectories,
+Neural Collapse.
+
+`measure` returns an xarray Dataset over seeds and checkpoints; `rows` and `per_block` turn it into
+rows of the tables `residual_alignment.csv` and `spectra_per_block.csv`.
+"""
+
+import math
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import torch
+import xarray as xr
+
+from .alignment import alignment_matrices, alignment_scores, line_fit, trajectory_scores
+from .datasets import balanced_subset, training_labels
+from .errors import UserError
+from .jacobians import linearise
+from .networks import Network
+from .neural_collapse import neural_collapse
+from .svd import top_triplets
+from .tables import KEYS
+
+PER_INPUT = [
+    "line_shape_score", "step_cv", "step_cosine", "pc1_share", "alignment", "alignment_neighbours",
+    "alignment_swapped", "overlap_uu", "overlap_vv", "overlap_uv", "jh_over_f", "inverse_slope",
+    "inverse_intercept", "inverse_r2",
+]  # fmt: skip
+PER_NETWORK = [
+    "nc1",
+    "nc2_norm",
+    "nc2_angle",
+    "nc3",
+    "nc4",
+    "train_accuracy",
+    "test_accuracy",
+    "train_loss",
+]
+SPLITS = ["train", "test"]
+SAMPLES_PER_CLASS = 10
+STATUS_WITH_VALUES = ("ok", "too_few_points")
+
+
+def vectors_kept(classes):
+    """Triplets computed and stored: C + 5, at most 30."""
+    return min(classes + 5, 30)
+
+
+@torch.no_grad()
+def measure_inputs(network, x, classes):
+    """Everything about the blocks at N images `x`, as a dict of arrays that start with N.
+
+    singular_values, residual (N x L x K), frobenius, step_length (N x L), the scores PER_INPUT (N),
+    and the alignment matrices (N x L x L x K x K). K may be smaller than C + 5 where a state is:
+    the rest is NaN.
+    """
+    states, jacobians, branches = linearise(network, x)
+    number = vectors_kept(classes)
+    triplets = [top_triplets(jacobian, number) for jacobian in jacobians]
+    straight, swapped = alignment_matrices(jacobians, triplets)
+    scores, step_length = trajectory_scores(states)
+    scores |= alignment_scores(straight, swapped, triplets, classes - 1)
+    values = torch.stack([t.values for t in triplets], 1)
+    scores |= line_fit(1 / values[:, :, 0].double())
+    products = [
+        j.matvec(h.flatten(1)[:, None])[:, 0] for j, h in zip(jacobians, states[:-1], strict=True)
+    ]
+    ratios = [
+        a.norm(dim=1) / f.flatten(1).norm(dim=1) for a, f in zip(products, branches, strict=True)
+    ]
+    scores["jh_over_f"] = torch.stack(ratios, 1).mean(1)
+    result = {
+        "singular_values": values,
+        "residual": torch.stack([t.residual for t in triplets], 1),
+        "frobenius": torch.stack([t.frobenius for t in triplets], 1),
+        "step_length": step_length,
+        "alignment_matrix": straight,
+        "alignment_matrix_swapped": swapped,
+        **scores,
+    }
+    arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in result.items()}
+    missing = number - values.shape[2]
+    for name, axes in (
+        ("singular_values", 1),
+        ("residual", 1),
+        ("alignment_matrix", 2),
+        ("alignment_matrix_swapped", 2),
+    ):
+        padding = [(0, 0)] * (arrays[name].ndim - axes) + [(0, missing)] * axes
+        arrays[name] = np.pad(arrays[name], padding, constant_values=np.nan)
+    return arrays
+
+
+def blank_dead_inputs(result):
+    """Blank (NaN) the inputs of `measure_inputs` at which some block has J = 0, where neither
+    alignment nor 1/s_1 is defined. Returns which they are (N)."""
+    dead = (result["singular_values"][:, :, 0] == 0).any(1)
+    for value in result.values():
+        value[dead] = np.nan
+    return dead
+
+
+@torch.no_grad()
+def project_trajectories(network, x, seed=0):
+    """Paths h_0..h_L of `x` in the plane: on their first two principal components (of all points
+    together, centred), and on two fixed random directions (Gaussian, 1/sqrt(n), as in the authors'
+    pictures).
+
+    Returns (2 x samples x (L+1) x 2, variance shares of the two components). With several
+    resolutions the states are those of the last one, the earlier ones NaN.
+    """
+    states = [h.flatten(1) for h in network.states(x)]
+    same = [h.shape == states[-1].shape for h in states]
+    path = torch.stack([h for h, fits in zip(states, same, strict=True) if fits], 1).cpu().double()
+    n = path.shape[2]
+    points = path.flatten(0, 1)
+    centred = points - points.mean(0)
+    _, s, directions = torch.linalg.svd(centred, full_matrices=False)
+    # The sign of a principal component is free: make its largest entry positive.
+    directions = (
+        directions[:2]
+        * directions[:2].gather(1, directions[:2].abs().argmax(1, keepdim=True)).sign()
+    )
+    random = torch.randn(
+        2, n, generator=torch.Generator().manual_seed(seed), dtype=torch.double
+    ) / math.sqrt(n)
+    out = np.full((2, len(x), len(states), 2), np.nan, dtype=np.float32)
+    first = same.index(True)
+    out[0, :, first:] = ((path - points.mean(0)) @ directions.T).numpy()
+    out[1, :, first:] = (path @ random.T).numpy()
+    return out, (s[:2].square() / s.square().sum()).numpy().astype(np.float32)
+
+
+def at_chance(accuracy, labels, classes):
+    """Whether a training accuracy is within three binomial standard errors of always naming the
+    commonest class."""
+    share = float(torch.bincount(labels, minlength=classes).max()) / len(labels)
+    return accuracy <= share + 3 * math.sqrt(share * (1 - share) / len(labels))
+
+
+def measure(config, recipe, images, checkpoints, history, settings, device="cpu"):
+    """Measure every seed and checkpoint of a configuration.
+
+    Args:
+        config: network configuration with its keys and seeds. recipe: the resolved recipe.
+        images: datasets.Images on `device`.
+        checkpoints: {seed: {"status": ..., "checkpoints": {epoch: state_dict}}}.
+        history: DataFrame of history.csv.
+        settings: the config's `measure`: inputs (per type), inputs_seed.
+
+    Returns: Dataset as documented in docs/file-formats.md. A diverged or dead network, or one that
+    is at chance on its training images though it was trained, is there with its status and blanks.
+    """
+    depth, classes = config["depth"], config["classes"]
+    seeds = config["seeds"]
+    epochs = sorted({epoch for seed in seeds for epoch in checkpoints[seed]["checkpoints"]}) or [0]
+    number = vectors_kept(classes)
+    chosen = {}
+    for split, labels in (("train", images.y_train), ("test", images.y_test)):
+        chosen[split] = balanced_subset(
+            labels, settings["inputs"][config["type"]], settings["inputs_seed"]
+        )
+    inputs = max(len(index) for index in chosen.values())
+    sample = balanced_subset(images.y_train, SAMPLES_PER_CLASS * classes, settings["inputs_seed"])
+    sample = sample[torch.argsort(images.y_train.cpu()[sample], stable=True)]
+
+    lead = {"seed": len(seeds), "epoch": len(epochs)}
+    per_input = lead | {"split": 2, "input": inputs}
+    pair = lead | {"row_block": depth, "column_block": depth, "u": number, "v": number}
+    shapes = {
+        "singular_values": per_input | {"block": depth, "rank": number},
+        "residual": per_input | {"block": depth, "rank": number},
+        "frobenius": per_input | {"block": depth},
+        "step_length": per_input | {"block": depth},
+        **{name: per_input for name in PER_INPUT},
+        **{name: lead for name in PER_NETWORK},
+        "alignment_matrix": pair,
+        "alignment_matrix_swapped": pair,
+        "trajectory": lead
+        | {"projection": 2, "sample": len(sample), "layer": depth + 1, "component": 2},
+        "trajectory_variance_share": lead | {"component": 2},
+    }
+    data = {
+        name: np.full(list(shape.values()), np.nan, np.float32) for name, shape in shapes.items()
+    }
+    status = np.full((len(seeds), len(epochs)), "missing", dtype=object)
+    began = time.monotonic()
+    for s, seed in enumerate(seeds):
+        labels = training_labels(images, recipe, seed)
+        for e, epoch in enumerate(epochs):
+            weights = checkpoints[seed]["checkpoints"].get(epoch)
+            if weights is None:
+                status[s, e] = checkpoints[seed]["status"]
+                continue
+            network = Network(config, images.x_train.shape[1:], classes, recipe["stochastic_depth"])
+            network.load_state_dict(weights)
+            for name, value in weights.items():
+                if not value.isfinite().all():
+                    raise UserError(
+                        f"{config['type']}-{config['skip']}, depth {depth}, seed {seed}, "
+                        f"epoch {epoch}: {name} holds numbers that are not finite"
+                    )
+            network.to(device).eval()
+            row = history[(history.seed == seed) & (history.epoch == epoch)].iloc[0]
+            for name in ("train_accuracy", "test_accuracy", "train_loss"):
+                data[name][s, e] = row[name]
+            status[s, e] = "ok" if depth >= 3 else "too_few_points"
+            if epoch > 0 and at_chance(row.train_accuracy, labels, classes):
+                status[s, e] = "chance_accuracy"
+                continue
+            results = {
+                split: measure_inputs(network, x[chosen[split].to(device)], classes)
+                for split, x in (("train", images.x_train), ("test", images.x_test))
+            }
+            dead = [blank_dead_inputs(result) for result in results.values()]
+            if any(everywhere.all() for everywhere in dead):
+                status[s, e] = "dead"
+                continue
+            for p, split in enumerate(SPLITS):
+                for name, value in results[split].items():
+                    if name.startswith("alignment_matrix"):
+                        if split == "train":
+                            data[name][s, e] = value[0]
+                    else:
+                        data[name][s, e, p, : len(value)] = value
+            with torch.no_grad():
+                parts = [
+                    network.features(network.states(x)[-1]) for x in images.x_train.split(2000)
+                ]
+                features = torch.cat(parts).double()
+            head = network.classifier
+            collapse = neural_collapse(
+                features, labels, head.weight.detach().double(), head.bias.detach().double()
+            )
+            for name, value in collapse.items():
+                data[name][s, e] = value
+            paths, shares = project_trajectories(network, images.x_train[sample.to(device)])
+            data["trajectory"][s, e], data["trajectory_variance_share"][s, e] = paths, shares
+            done = s * len(epochs) + e + 1
+            left = (time.monotonic() - began) / done * (len(seeds) * len(epochs) - done)
+            worst = max(np.nanmax(result["residual"]) for result in results.values())
+            print(f"seed {seed}, epoch {epoch}: {depth} blocks, {inputs} inputs of each split, "
+                  f"worst residual {worst:.1e}, {left:.0f} s left",
+                  file=sys.stderr, flush=True)  # fmt: skip
+    variables = {name: (list(shapes[name]), value) for name, value in data.items()}
+    variables["status"] = (["seed", "epoch"], status.astype(str))
+    variables["sample_label"] = (
+        ["seed", "sample"],
+        np.stack([training_labels(images, recipe, seed).cpu()[sample].numpy() for seed in seeds]),
+    )
+    n_in = data_width(config, images)
+    return xr.Dataset(
+        variables,
+        coords={
+            "seed": list(seeds), "epoch": epochs, "split": SPLITS, "block": range(1, depth + 1),
+            "rank": range(1, number + 1), "layer": range(depth + 1),
+            "projection": ["pca", "random"],
+        },
+        attrs={name: config[name] for name in KEYS} | {"overlap_chance": (classes - 1) / n_in},
+    )  # fmt: skip
+
+
+def data_width(config, images):
+    """Numbers in a state h_0, the n of the chance level K/n of subspace overlaps."""
+    with torch.device("meta"):
+        network = Network(config, images.x_train.shape[1:], config["classes"])
+        return network.first_state(torch.empty(2, *images.x_train.shape[1:]))[0].numel()
+
+
+def rows(data):
+    """Rows of residual_alignment.csv: one per seed, epoch and split, means over inputs (and
+    blocks)."""
+    out = []
+    classes = data.attrs["classes"]
+    for seed in data.seed.values:
+        for epoch in data.epoch.values:
+            for split in SPLITS:
+                net = data.sel(seed=seed, epoch=epoch)
+                d = net.sel(split=split)
+                status = str(net.status.values)
+                row = {key: data.attrs[key] for key in KEYS}
+                row |= {"seed": seed, "epoch": epoch, "split": split, "inputs": data.sizes["input"]}
+                row |= {"status": status}
+                row |= {
+                    name: float(net[name])
+                    for name in ("train_accuracy", "test_accuracy", "train_loss")
+                }
+                s = d.singular_values.values.astype(float)
+                frobenius = d.frobenius.values.astype(float) ** 2
+                row["inputs"] = int(np.isfinite(s[:, 0, 0]).sum()) or row["inputs"]
+                measured = {name: nanmean(d[name].values) for name in PER_INPUT}
+                top = s[..., 0]
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    measured |= {
+                        "overlap_chance": data.attrs["overlap_chance"],
+                        "sigma_1": nanmean(top),
+                        "sigma_c_ratio": nanmean(s[..., classes - 1] / top)
+                        if classes <= s.shape[-1]
+                        else np.nan,
+                        "sigma_c1_ratio": nanmean(s[..., classes] / top)
+                        if classes < s.shape[-1]
+                        else np.nan,
+                        "energy_top_c": nanmean((s[..., :classes] ** 2).sum(-1) / frobenius),
+                        "stable_rank": nanmean(frobenius / top**2),
+                        "max_residual": np.nanmax(d.residual.values, initial=np.nan)
+                        if np.isfinite(top).any()
+                        else np.nan,
+                    }
+                measured |= {
+                    name: float(net[name]) for name in PER_NETWORK if name.startswith("nc")
+                }
+                if status not in STATUS_WITH_VALUES:
+                    measured = dict.fromkeys(measured, np.nan)
+                out.append(row | measured)
+    return pd.DataFrame(out)
+
+
+def nanmean(values):
+    """Mean over the numbers among `values`; NaN, without a warning, where there is none."""
+    values = np.asarray(values, dtype=float)
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if values.size else np.nan
+
+
+def per_block(data):
+    """Rows of spectra_per_block.csv: one per seed, epoch, split, input and block, the top 15
+    singular values."""
+    frame = data[["step_length"]].to_dataframe().reset_index()
+    ranks = data.singular_values.isel(rank=slice(0, 15))
+    for rank in range(1, 16):
+        present = rank <= ranks.sizes["rank"]
+        frame[f"sigma_{rank}"] = (
+            ranks.isel(rank=rank - 1).to_dataframe("v")["v"].values if present else np.nan
+        )
+    frame["residual"] = data.residual.max("rank").to_dataframe("v")["v"].values
+    frame = frame[np.isfinite(frame.sigma_1)]
+    for position, key in enumerate(KEYS):
+        frame.insert(position, key, data.attrs[key])
+    order = [*KEYS, "seed", "epoch", "split", "input", "block", "step_length"]
+    return frame[[*order, *(f"sigma_{rank}" for rank in range(1, 16)), "residual"]]

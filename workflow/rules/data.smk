@@ -1,0 +1,34 @@
+# Images, cut to the classes of a study: results/data/digits-c10.npz
+
+
+rule prepare_data:
+    input:
+        script=command("data.py"),
+        sources=sources("data.py"),
+        own=lambda wildcards: STUDY.data_file(wildcards.data.rpartition("-c")[0]) or [],
+    output:
+        "results/data/{data}.npz",
+    log:
+        "results/logs/data/{data}.log",
+    priority: 1000000
+    conda:
+        "../../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=megabytes(2000),
+        runtime=10,
+    params:
+        dataset=lambda wildcards: to_json(STUDY.datasets[wildcards.data.rpartition("-c")[0]]),
+        name=lambda wildcards: wildcards.data.rpartition("-c")[0],
+        classes=lambda wildcards: wildcards.data.rpartition("-c")[2],
+        root=lambda wildcards, input: STUDY.data_root if input.own else ".",
+    message:
+        "Preparing {wildcards.data}"
+    shell:
+        "python {input.script:q} --dataset {params.dataset:q} --name {params.name:q}"
+        " --classes {params.classes} --data-root {params.root:q} --out {output:q} 2> {log:q}"
+
+
+rule data:
+    input:
+        expand("results/data/{data}.npz", data=DATA),

@@ -1,0 +1,90 @@
+# Figures, one rule each, named like its figure. A figure depends on what it shows and on its own code.
+
+PAPERS = {
+    "ra": "Residual Alignment (Li & Papyan 2023)",
+    "neural": "Residual Alignment (Li & Papyan 2023)",
+    "sg": "Shattered gradients (Balduzzi et al. 2017)",
+    "he": "Degradation (He et al. 2016)",
+    "claims": "Claims",
+}
+OF_ONE_NETWORK = [name for name, shows in FIGURES.items() if shows == "network"]
+# Other figures are drawn from files of the networks they show, or from one file of the study.
+FIGURE_INPUTS = {
+    **dict.fromkeys(FIGURES, "results/spectra/{network}/residual_alignment.csv"),
+    **dict.fromkeys([*OF_ONE_NETWORK, "ra_no_skip"], "results/spectra/{network}/spectra.nc"),
+    "he1_degradation": "results/networks/{network}/history.csv",
+    "sg_theorems": "results/gradients/gradient_covariance.csv",
+    "sg1_gradients": "results/gradients/toy_gradients.npz",
+    "sg2_autocorrelation": "results/gradients/autocorrelation.csv",
+    "claims": "results/tables/claims.csv",
+}
+
+
+for name in STUDY.figures:
+
+    rule:
+        name:
+            name
+        input:
+            script=command("figure.py"),
+            sources=sources("figure.py", f"figures/{name}"),
+            files=of_networks(FIGURE_INPUTS[name], STUDY.figures[name]) or [FIGURE_INPUTS[name]],
+        output:
+            pdf=f"results/figures/{name}.pdf",
+            png=report(
+                f"results/figures/{name}.png",
+                category=next(PAPERS[start] for start in PAPERS if name.startswith(start)),
+                labels={"figure": name},
+            ),
+        log:
+            f"results/logs/figures/{name}.log",
+        localrule: True
+        conda:
+            "../../envs/figures.yaml"
+        threads: 1
+        resources:
+            mem_mb=megabytes(1000),
+            runtime=10,
+        params:
+            figure=name,
+        message:
+            "Drawing {output.pdf}"
+        shell:
+            "python {input.script:q} {params.figure} --input {input.files:q}"
+            " --pdf {output.pdf:q} --png {output.png:q} 2> {log:q}"
+
+
+# The figures of one network, for any network of the study, by its path.
+for name in OF_ONE_NETWORK:
+
+    rule:
+        name:
+            f"{name}_of_network"
+        input:
+            script=command("figure.py"),
+            sources=sources("figure.py", f"figures/{name}"),
+            files=FIGURE_INPUTS[name],
+        output:
+            pdf=f"results/figures/{{network}}/{name}.pdf",
+            png=f"results/figures/{{network}}/{name}.png",
+        log:
+            f"results/logs/figures/{{network}}/{name}.log",
+        localrule: True
+        conda:
+            "../../envs/figures.yaml"
+        threads: 1
+        resources:
+            mem_mb=megabytes(1000),
+            runtime=10,
+        params:
+            figure=name,
+        message:
+            "Drawing {output.pdf}"
+        shell:
+            "python {input.script:q} {params.figure} --input {input.files:q}"
+            " --pdf {output.pdf:q} --png {output.png:q} 2> {log:q}"
+
+
+rule figures:
+    input:
+        expand("results/figures/{name}.{kind}", name=STUDY.figures, kind=["pdf", "png"]),

@@ -1,0 +1,89 @@
+# Tables of the whole study, one row an observation, and the verdict on each claim.
+
+# The files whose rows make up a table.
+TABLES = {
+    "residual_alignment": "results/spectra/{network}/residual_alignment.csv",
+    "spectra_per_block": "results/spectra/{network}/spectra_per_block.csv",
+    "degradation": "results/networks/{network}/history.csv",
+}
+
+
+localrules:
+    table,
+    gradient_table,
+    claims_table,
+
+
+rule table:
+    input:
+        script=command("table.py"),
+        sources=sources("table.py"),
+        rows=lambda wildcards: of_networks(TABLES[wildcards.table]),
+    output:
+        "results/tables/{table}.csv",
+    log:
+        "results/logs/tables/{table}.log",
+    wildcard_constraints:
+        table=one_of(TABLES),
+    conda:
+        "../../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=megabytes(1000),
+        runtime=10,
+    message:
+        "Writing {output}"
+    shell:
+        "python {input.script:q} {wildcards.table} --input {input.rows:q} --out {output:q} 2> {log:q}"
+
+
+rule gradient_table:
+    input:
+        rules.gradient_theorems.output,
+    output:
+        "results/tables/gradient_covariance.csv",
+    log:
+        "results/logs/tables/gradient_covariance.log",
+    conda:
+        "../../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=100,
+        runtime=5,
+    params:
+        tables=subpath(output[0], parent=True),
+    message:
+        "Writing {output}"
+    shell:
+        "cp {input:q}* {params.tables:q} 2> {log:q}"  # with the provenance that lies beside it
+
+
+rule claims_table:
+    input:
+        script=command("claims.py"),
+        sources=sources("claims.py"),
+        claims=os.path.relpath(WORKFLOW / "claims.yaml"),
+        tables=[*expand("results/tables/{table}.csv", table=TABLES), *rules.gradient_table.output],
+    output:
+        "results/tables/claims.csv",
+    log:
+        "results/logs/tables/claims.log",
+    conda:
+        "../../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=megabytes(1000),
+        runtime=10,
+    params:
+        tables=lambda wildcards, input: os.path.dirname(input.tables[0]),
+    message:
+        "Judging the claims"
+    shell:
+        "python {input.script:q} --claims {input.claims:q} --tables {params.tables:q} --out {output:q}"
+        " 2> {log:q}"
+
+
+rule tables:
+    input:
+        rules.claims_table.input.tables,
+        rules.claims_table.output,

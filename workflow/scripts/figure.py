@@ -1,0 +1,43 @@
+"""Draw one figure from its tables or arrays and write it as PDF and PNG."""
+
+import argparse
+import importlib
+import pkgutil
+from difflib import get_close_matches
+from pathlib import Path
+
+from _command import run
+
+HELPERS = {"style", "common"}  # modules of the package that draw nothing
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="which figure: a module of resnet_mechanisms.figures")
+    parser.add_argument("--input", type=Path, nargs="+", required=True, help="its files, in order")
+    parser.add_argument("--pdf", type=Path, required=True, help="where the PDF goes")
+    parser.add_argument("--png", type=Path, required=True, help="where the PNG goes (200 dpi)")
+    arguments = parser.parse_args()
+
+    from resnet_mechanisms import figures
+    from resnet_mechanisms.errors import UserError
+
+    known = sorted(m.name for m in pkgutil.iter_modules(figures.__path__) if m.name not in HELPERS)
+    if arguments.name not in known:
+        nearest = get_close_matches(arguments.name, known, n=1, cutoff=0) or known
+        raise UserError(
+            f"no figure '{arguments.name}'; nearest is '{nearest[0]}' (figures: {', '.join(known)})"
+        )
+    for path in arguments.input:
+        if not path.is_file():
+            raise UserError(f"{arguments.name}: no file {path}")
+
+    from resnet_mechanisms.figures.style import save, use_style
+
+    use_style()
+    draw = importlib.import_module(f"resnet_mechanisms.figures.{arguments.name}").draw
+    save(draw(arguments.input), arguments.pdf, arguments.png)
+
+
+if __name__ == "__main__":
+    run(main)

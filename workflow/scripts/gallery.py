@@ -1,0 +1,52 @@
+"""Renew what README.md shows of the default study: small pictures in docs/gallery and the table of
+claims."""
+
+import argparse
+import re
+from pathlib import Path
+
+import pandas as pd
+from PIL import Image
+
+from _command import run
+from resnet_mechanisms.tables import read
+
+FIGURES = ("ra_no_skip", "sg_theorems", "he1_degradation")
+WIDTH = 1000  # pixels: sharp in a README at full width, and small in the repository
+
+
+def markdown(claims):
+    """The claims as a table: what is claimed, what was measured (range over seeds), the threshold,
+    the verdict."""
+    lines = ["| claim | measured | threshold (origin) | verdict |", "|---|---|---|---|"]
+    for row in claims.itertuples():
+        measured = "undefined" if pd.isna(row.value) else f"{row.value:.3g}"
+        if pd.notna(row.low) and pd.notna(row.high):
+            measured += f" [{row.low:.3g}, {row.high:.3g}]"
+        cells = (row.statement, measured, f"{row.threshold} ({row.origin})", row.verdict)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", default="results", type=Path)
+    args = parser.parse_args()
+    for name in FIGURES:
+        picture = Image.open(args.results / "figures" / f"{name}.png").convert("RGB")
+        height = round(picture.height * WIDTH / picture.width)
+        picture = picture.resize((WIDTH, height), Image.LANCZOS)
+        picture.quantize(128).save(f"docs/gallery/{name}.png", optimize=True)
+    readme = Path("README.md")
+    table = markdown(read([args.results / "tables" / "claims.csv"]))
+    text = re.sub(
+        r"(<!-- claims -->\n).*?(<!-- end of claims -->)",
+        lambda match: f"{match[1]}{table}\n{match[2]}",
+        readme.read_text(),
+        flags=re.DOTALL,
+    )
+    readme.write_text(text)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,61 @@
+"""Measure every checkpoint of one network configuration: spectra, alignment, trajectories, Neural
+Collapse."""
+
+import argparse
+import json
+
+from _command import run
+from resnet_mechanisms import datasets, device, provenance, spectra
+from resnet_mechanisms.errors import UserError
+from resnet_mechanisms.tables import write
+
+
+def main():
+    import pandas as pd
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--network", required=True, type=json.loads, help="configuration with its seeds, JSON"
+    )
+    parser.add_argument("--recipe", required=True, type=json.loads, help="resolved recipe, JSON")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--checkpoints", required=True)
+    parser.add_argument("--history", required=True)
+    parser.add_argument(
+        "--measure", required=True, type=json.loads, help="the config's `measure`, JSON"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--spectra", required=True)
+    parser.add_argument("--rows", required=True)
+    parser.add_argument("--per-block", required=True)
+    args = parser.parse_args()
+
+    where = device.use(args.device, args.threads)
+    images = datasets.load(args.data, where)
+    try:
+        checkpoints = torch.load(args.checkpoints, weights_only=True)["seeds"]
+    except Exception as error:
+        raise UserError(
+            f"{args.checkpoints}: cannot be read ({error}); delete it and run again"
+        ) from None
+    history = pd.read_csv(args.history)
+    config = args.network
+    data = spectra.measure(config, args.recipe, images, checkpoints, history, args.measure, where)
+    compressed = {name: {"zlib": True} for name, value in data.items() if value.dtype.kind == "f"}
+    data.to_netcdf(args.spectra, engine="h5netcdf", encoding=compressed)
+    write(spectra.rows(data), args.rows)
+    write(spectra.per_block(data), args.per_block)
+    facts = dict(
+        network=config,
+        recipe=args.recipe,
+        measure=args.measure,
+        device=str(where),
+        threads=args.threads,
+    )
+    provenance.write(args.spectra, **facts)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,68 @@
+"""Train every seed of one network configuration and keep checkpoints and history."""
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from _command import run
+from resnet_mechanisms import datasets, device, provenance, training
+from resnet_mechanisms.tables import HISTORY, write
+
+
+def state_key(config, recipe, data, threads, kind):
+    """A name for everything that determines the weights: configuration, recipe, images, threads,
+    device, torch, code."""
+    import torch
+
+    digest = hashlib.sha256()
+    fixed = {name: value for name, value in config.items() if name != "seeds"}
+    for part in (fixed, recipe, threads, kind, torch.__version__):
+        digest.update(json.dumps(part, sort_keys=True).encode())
+    digest.update(Path(data).read_bytes())
+    for module in (datasets, training, training.Network):
+        digest.update(
+            Path(sys.modules[getattr(module, "__module__", module.__name__)].__file__).read_bytes()
+        )
+    return digest.hexdigest()[:16]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--network", required=True, type=json.loads, help="configuration with its seeds, JSON"
+    )
+    parser.add_argument("--recipe", required=True, type=json.loads, help="resolved recipe, JSON")
+    parser.add_argument("--data", required=True)
+    parser.add_argument(
+        "--state", required=True, type=Path, help="folder of finished and running seeds"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--checkpoints", required=True)
+    parser.add_argument("--history", required=True)
+    args = parser.parse_args()
+    import pandas as pd
+
+    where = device.use(args.device, args.threads)
+    config = args.network
+    state = args.state / state_key(config, args.recipe, args.data, args.threads, where.type)
+    state.mkdir(parents=True, exist_ok=True)
+    images = datasets.load(args.data, where)
+    kept, history = {}, []
+    with training.exclusive(state):
+        for seed in config["seeds"]:
+            result = training.train(config, args.recipe, images, seed, state)
+            kept[seed] = {"status": result["status"], "checkpoints": result["checkpoints"]}
+            history += result["history"]
+    training.save_atomically(
+        {"network": config, "recipe": args.recipe, "seeds": kept}, args.checkpoints
+    )
+    write(pd.DataFrame(history, columns=HISTORY), args.history, config)
+    facts = dict(network=config, recipe=args.recipe, device=str(where), threads=args.threads)
+    provenance.write(args.checkpoints, **facts)
+
+
+if __name__ == "__main__":
+    run(main)
