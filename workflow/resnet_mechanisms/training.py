@@ -76,12 +76,13 @@ def flattened(group):
 
 
 def optimizer_of(network, recipe):
-    """SGD on the network. Under stochastic depth a dropped branch has no gradient in a step, and
-    rests: no decay, no momentum; that needs separate parameters."""
+    """SGD on the network. Under stochastic depth a dropped branch has no gradient in a step, and rests:
+    no decay, no momentum; that needs separate parameters, and the fused step cannot do it."""
     groups = parameter_groups(network, recipe)
-    if not recipe["stochastic_depth"]:
+    rests = recipe["stochastic_depth"] > 0
+    if not rests:
         groups = [flattened(group) for group in groups]
-    return torch.optim.SGD(groups, lr=0.0, momentum=recipe["momentum"])
+    return torch.optim.SGD(groups, lr=0.0, momentum=recipe["momentum"], fused=not rests)
 
 
 def epochs_of(recipe, images):
