@@ -43,6 +43,10 @@ def own(tmp_path):
     return write
 
 
+def test_names_of_classes_are_optional(own, tmp_path):
+    assert prepare(own(classes=None), 2, tmp_path)["classes"].tolist() == ["0", "1"]
+
+
 def test_own_file_and_pixels(own, tmp_path):
     arrays = prepare(own(), 2, tmp_path)
     np.savez(tmp_path / "out.npz", **arrays)

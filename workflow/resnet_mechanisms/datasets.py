@@ -48,7 +48,8 @@ def own_file(path, scale):
     path = Path(path)
     if not path.is_file():
         raise UserError(
-            f"data file {path}: not found; expected an .npz with {', '.join(ARRAYS)} and classes"
+            f"data file {path}: not found; expected an .npz with {', '.join(ARRAYS)} "
+            "and optionally classes"
         )
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -57,12 +58,14 @@ def own_file(path, scale):
         raise UserError(
             f"data file {path}: cannot be read as .npz without pickles ({error})"
         ) from None
-    missing = [name for name in (*ARRAYS, "classes") if name not in arrays]
+    missing = [name for name in ARRAYS if name not in arrays]
     if missing:
         raise UserError(
             f"data file {path}: lacks {', '.join(missing)}; "
             f"found {', '.join(sorted(arrays)) or 'nothing'}"
         )
+    if "classes" not in arrays:
+        arrays["classes"] = np.arange(arrays["y_train"].max(initial=0) + 1)
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim == 3:

@@ -15,11 +15,12 @@ def use(name, threads):
     torch.set_flush_denormal(True)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # Filling fresh memory would show the use of uninitialised memory, at a tenth of the training time.
-    torch.utils.deterministic.fill_uninitialized_memory = False
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device: cuda, but torch finds none here; expected auto or cpu")
+    if name == "cuda":
+        # On a CPU the operations used here are deterministic anyway, and asking for it takes a second.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
     return torch.device(name)

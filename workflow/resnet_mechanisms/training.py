@@ -76,8 +76,11 @@ def flattened(group):
 
 
 def optimizer_of(network, recipe):
-    """SGD on the network. Under stochastic depth a dropped branch has no gradient in a step, and rests:
-    no decay, no momentum; that needs separate parameters, and the fused step cannot do it."""
+    """SGD on the network.
+
+    Under stochastic depth a dropped branch has no gradient in a step and rests: no decay, no
+    momentum. That needs separate parameters, and the fused step cannot do it.
+    """
     groups = parameter_groups(network, recipe)
     rests = recipe["stochastic_depth"] > 0
     if not rests:
