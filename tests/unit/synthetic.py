@@ -258,6 +258,8 @@ def spectra(
             np.tile([0.6, 0.3], (seeds, n_epoch, 1)),
         ),
     }
+    for name in ("slope", "intercept", "r2"):
+        data[f"line_{name}"] = (four[:3], values[f"inverse_{name}"][..., 0])
     data |= {
         name: (("seed", "epoch"), scores[name] * ones)
         for name in ("nc1", "nc2_norm", "nc2_angle", "nc3", "nc4")

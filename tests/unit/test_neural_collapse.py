@@ -58,6 +58,16 @@ def test_random_features_against_the_definition():
     assert neural_collapse(*tensors) == pytest.approx(expected, rel=1e-8)
 
 
+def test_nc1_is_undefined_where_class_means_coincide():
+    """Two classes at one point: float32 noise in their difference must not become a huge number."""
+    labels = torch.arange(3).repeat_interleave(4)
+    means = torch.tensor([[0.0, 0, 1], [1.0, 0, 0], [1.0, 1e-8, 0]], dtype=torch.double)
+    generator = torch.Generator().manual_seed(0)
+    features = means[labels] + torch.randn(12, 3, dtype=torch.double, generator=generator) * 1e-9
+    measured = neural_collapse(features, labels, means, torch.zeros(3, dtype=torch.double))
+    assert np.isnan(measured.pop("nc1")) and all(np.isfinite(v) for v in measured.values())
+
+
 def test_a_class_without_samples():
     with pytest.raises(ValueError, match="class 1"):
         neural_collapse(torch.ones(2, 3), torch.tensor([0, 0]), torch.ones(2, 3), torch.ones(2))

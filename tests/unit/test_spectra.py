@@ -76,13 +76,17 @@ def test_singular_values_and_rows_against_numpy(images, tmp_path):
         sigma_c1_ratio=(s[..., 4] / s[..., 0]).mean(),
         energy_top_c=((s[..., :4] ** 2).sum(2) / (s**2).sum(2)).mean(),
         stable_rank=((s**2).sum(2) / s[..., 0] ** 2).mean(),
-        inverse_slope=np.mean([np.polyfit([1, 2, 3], 1 / x, 1)[0] for x in s[..., 0]]),
+        inverse_slope=np.polyfit([1, 2, 3], 1 / s[..., 0].mean(0), 1)[0],
         overlap_chance=3 / 16,
         inputs=4,
     )
     for name, value in expected.items():
         assert row[name] == pytest.approx(value, rel=1e-5), name
     assert not rows.drop(columns="status").isna().any().any()
+    single = data.inverse_slope.sel(seed=2, epoch=6, split="train").values
+    assert single == pytest.approx(
+        [np.polyfit([1, 2, 3], 1 / x, 1)[0] for x in s[..., 0]], rel=1e-5
+    )
     blocks = spectra.per_block(data)
     assert len(blocks) == 2 * 2 * 2 * 4 * 3
     cell = blocks.query(

@@ -20,7 +20,7 @@ def use(name, threads):
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device: cuda, but torch finds none here; expected auto or cpu")
     if name == "cuda":
-        # On a CPU the operations used here are deterministic anyway, and asking for it takes a second.
+        # On a CPU the operations used here are deterministic, and asking for it takes a second.
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False
     return torch.device(name)

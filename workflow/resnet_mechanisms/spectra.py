@@ -28,6 +28,9 @@ PER_INPUT = [
     "alignment_swapped", "overlap_uu", "overlap_vv", "overlap_uv", "jh_over_f", "inverse_slope",
     "inverse_intercept", "inverse_r2",
 ]  # fmt: skip
+# RA4 of a network: the line through 1/s_1 where s_1 is the mean over inputs, so that an input with
+# almost no open gate at some block, where 1/s_1 is huge, does not decide.
+PER_SPLIT = ["line_slope", "line_intercept", "line_r2"]
 PER_NETWORK = [
     "nc1",
     "nc2_norm",
@@ -175,6 +178,7 @@ def measure(config, recipe, images, checkpoints, history, settings, device="cpu"
         "frobenius": per_input | {"block": depth},
         "step_length": per_input | {"block": depth},
         **{name: per_input for name in PER_INPUT},
+        **{name: lead | {"split": 2} for name in PER_SPLIT},
         **{name: lead for name in PER_NETWORK},
         "alignment_matrix": pair,
         "alignment_matrix_swapped": pair,
@@ -219,6 +223,10 @@ def measure(config, recipe, images, checkpoints, history, settings, device="cpu"
                 status[s, e] = "dead"
                 continue
             for p, split in enumerate(SPLITS):
+                top = np.nanmean(results[split]["singular_values"][..., 0].astype(float), 0)
+                fit = line_fit(torch.from_numpy(1 / top)[None])
+                for name in PER_SPLIT:
+                    data[name][s, e, p] = fit[name.replace("line", "inverse")].item()
                 for name, value in results[split].items():
                     if name.startswith("alignment_matrix"):
                         if split == "train":
@@ -291,6 +299,7 @@ def rows(data):
                 frobenius = d.frobenius.values.astype(float) ** 2
                 row["inputs"] = int(np.isfinite(s[:, 0, 0]).sum()) or row["inputs"]
                 measured = {name: nanmean(d[name].values) for name in PER_INPUT}
+                measured |= {name.replace("line", "inverse"): float(d[name]) for name in PER_SPLIT}
                 top = s[..., 0]
                 with np.errstate(invalid="ignore", divide="ignore"):
                     measured |= {

@@ -148,10 +148,11 @@ def seeds_text(network):
 
 
 def score(network, name, split="train"):
-    """(mean, lowest, highest) over defined seeds of the mean over inputs of a score; nan if none is
-    defined.
+    """(mean, lowest, highest) over defined seeds of a score, its mean over inputs if it has them;
+    nan if none is defined.
     """
-    values = defined(network)[name].sel(split=split).mean("input").values
+    values = defined(network)[name].sel(split=split)
+    values = (values.mean("input") if "input" in values.dims else values).values
     values = values[np.isfinite(values)]
     if not len(values):
         return (np.nan,) * 3
@@ -170,7 +171,7 @@ def heading(fig, *paragraphs):
     """The title of a figure or subfigure, at the left, each paragraph wrapped to the figure's
     width.
     """
-    letters = int(18.5 * fig.bbox.width / fig.dpi)  # of 7.5 pt DejaVu Sans
+    letters = int(17.5 * fig.bbox.width / fig.dpi)  # of 7.5 pt DejaVu Sans
     lines = [line for text in paragraphs for line in textwrap.wrap(text, letters)]
     fig.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=7.5)
 

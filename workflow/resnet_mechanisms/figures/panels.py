@@ -193,8 +193,8 @@ def inverse_singular_values(axis, network):
     """RA4: 1/s_1 against ALL blocks (a dot an input and seed), the least-squares line and one of
     slope 1.
 
-    The line has the mean slope and intercept of the lines fitted to each input; the reference of
-    slope 1 crosses it at the middle block.
+    A mark is 1 over the mean of s_1 over inputs; the line has the mean slope and intercept of the
+    lines fitted to the marks of each seed; the reference of slope 1 crosses it at the middle block.
     """
     inverse = inverse_values(network)
     if not inverse.size:
@@ -214,7 +214,7 @@ def inverse_singular_values(axis, network):
         label = "mean over inputs, one mark a seed" if k == 0 else None
         axis.plot(
             blocks,
-            seed.mean(0),
+            1 / np.nanmean(1 / seed, 0),
             linestyle="none",
             marker="os^Dv"[k % 5],
             color=PALETTE[0],
@@ -243,8 +243,6 @@ def inverse_singular_values(axis, network):
 
 
 def line_fit(network):
-    """Mean slope and intercept of the lines fitted to 1/s_1 of each training input of each defined
-    seed.
-    """
+    """Mean over defined seeds of slope and intercept of the line through 1/s_1, training inputs."""
     shown = defined(network).sel(split="train")
-    return float(shown["inverse_slope"].mean()), float(shown["inverse_intercept"].mean())
+    return float(shown["line_slope"].mean()), float(shown["line_intercept"].mean())

@@ -26,15 +26,15 @@ def draw(inputs):
     inverse_singular_values(axis, network)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(loc="upper left")
-    slope, intercept, fit = (f"inverse_{name}" for name in ("slope", "intercept", "r2"))
+    slope, intercept, fit = (f"line_{name}" for name in ("slope", "intercept", "r2"))
     heading(
         fig,
         describe(network),
         accuracy_text(network),
-        f"slope {interval(*score(network, slope))}{central(network, slope)}",
+        f"slope {interval(*score(network, slope))}{central(network, 'inverse_slope')}",
         f"intercept {interval(*score(network, intercept))}, "
         f"R\N{SUPERSCRIPT TWO} {interval(*score(network, fit), digits=3)}",
-        f"mean over training images [range over seeds]; {seeds_text(network)}; "
+        f"line through 1 over the mean of $s_1$ [range over seeds]; {seeds_text(network)}; "
         "grey: each training image",
     )
     return fig

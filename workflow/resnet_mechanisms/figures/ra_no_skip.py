@@ -17,7 +17,7 @@ COLUMNS = (
     ("RA1 (colour: class)", "line_shape_score", "LSS"),
     (r"RA2: $|U_j^\top J_i V_j|$", "alignment", "alignment"),
     ("RA3: singular values", None, ""),
-    ("RA4: $1/s_1$", "inverse_slope", "slope"),
+    ("RA4: $1/s_1$", "line_slope", "slope"),
 )
 
 

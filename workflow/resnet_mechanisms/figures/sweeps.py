@@ -45,7 +45,7 @@ SCORES = {
     "inverse_slope": Score(
         "RA4: $1/s_1$ in $l$", "slope of $1/s_1$ in $l$", "linear", (0.75, 1.25), (1,)
     ),
-    "sigma_1": Score("RA4: $s_1$ and depth", "$s_1$, mean over blocks", "log"),
+    "sigma_1": Score("RA4: top singular value", "$s_1$, mean over blocks", "log"),
 }
 MARKERS = "osD^vPX*"
 LINES = ("-", "--", ":", "-.")
