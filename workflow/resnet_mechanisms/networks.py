@@ -50,7 +50,7 @@ class Block(nn.Module):
 
     def branch(self, h):
         """F_l(h), scaled by the survival probability at evaluation."""
-        f = self.norm2(self.linear2(F.relu(self.norm1(self.linear1(h)))))
+        f = self.norm2(self.linear2(F.relu(self.norm1(self.linear1(h)), inplace=True)))
         return f if self.training or self.survival == 1 else self.survival * f
 
     def skip(self, h):
@@ -65,7 +65,8 @@ class Block(nn.Module):
         f = self.branch(h)
         if torch.is_tensor(keep):
             f = f * keep.view(-1, *[1] * (f.dim() - 1))
-        return F.relu(self.skip(h) + f)
+        # In place where nothing else needs the value: training is bound by memory, not arithmetic.
+        return F.relu(f.add_(self.skip(h)), inplace=True)
 
 
 class Network(nn.Module):
@@ -122,7 +123,8 @@ class Network(nn.Module):
 
     def first_state(self, x):
         """h_0 of images N x channels x H x W."""
-        return F.relu(self.norm(self.stem(x if self.convolutional else x.flatten(1))))
+        z = self.norm(self.stem(x if self.convolutional else x.flatten(1)))
+        return F.relu(z, inplace=True)
 
     def states(self, x):
         """[h_0, ..., h_L], each N x width or N x channels x H x W."""
