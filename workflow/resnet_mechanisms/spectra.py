@@ -190,6 +190,7 @@ def measure(config, recipe, images, checkpoints, history, settings, device="cpu"
         name: np.full(list(shape.values()), np.nan, np.float32) for name, shape in shapes.items()
     }
     status = np.full((len(seeds), len(epochs)), "missing", dtype=object)
+    chance = np.nan  # of the overlap of random subspaces; unknown where no network was trained
     began = time.monotonic()
     for s, seed in enumerate(seeds):
         labels = training_labels(images, recipe, seed)
@@ -207,6 +208,7 @@ def measure(config, recipe, images, checkpoints, history, settings, device="cpu"
                         f"epoch {epoch}: {name} holds numbers that are not finite"
                     )
             network.to(device).eval()
+            chance = (classes - 1) / network.first_state(images.x_train[:1])[0].numel()
             row = history[(history.seed == seed) & (history.epoch == epoch)].iloc[0]
             for name in ("train_accuracy", "test_accuracy", "train_loss"):
                 data[name][s, e] = row[name]
@@ -258,7 +260,6 @@ def measure(config, recipe, images, checkpoints, history, settings, device="cpu"
         ["seed", "sample"],
         np.stack([training_labels(images, recipe, seed).cpu()[sample].numpy() for seed in seeds]),
     )
-    n_in = data_width(config, images)
     return xr.Dataset(
         variables,
         coords={
@@ -266,15 +267,8 @@ def measure(config, recipe, images, checkpoints, history, settings, device="cpu"
             "rank": range(1, number + 1), "layer": range(depth + 1),
             "projection": ["pca", "random"],
         },
-        attrs={name: config[name] for name in KEYS} | {"overlap_chance": (classes - 1) / n_in},
+        attrs={name: config[name] for name in KEYS} | {"overlap_chance": chance},
     )  # fmt: skip
-
-
-def data_width(config, images):
-    """Numbers in a state h_0, the n of the chance level K/n of subspace overlaps."""
-    with torch.device("meta"):
-        network = Network(config, images.x_train.shape[1:], config["classes"])
-        return network.first_state(torch.empty(2, *images.x_train.shape[1:]))[0].numel()
 
 
 def rows(data):
