@@ -5,6 +5,7 @@ Neural Collapse.
 rows of the tables `residual_alignment.csv` and `spectra_per_block.csv`.
 """
 
+import itertools
 import math
 import sys
 import time
@@ -31,16 +32,9 @@ PER_INPUT = [
 # RA4 of a network: the line through 1/s_1 where s_1 is the mean over inputs, so that an input with
 # almost no open gate at some block, where 1/s_1 is huge, does not decide.
 PER_SPLIT = ["line_slope", "line_intercept", "line_r2"]
-PER_NETWORK = [
-    "nc1",
-    "nc2_norm",
-    "nc2_angle",
-    "nc3",
-    "nc4",
-    "train_accuracy",
-    "test_accuracy",
-    "train_loss",
-]
+OUTCOMES = ["train_accuracy", "test_accuracy", "train_loss"]
+PER_NETWORK = ["nc1", "nc2_norm", "nc2_angle", "nc3", "nc4", *OUTCOMES]
+PAIRS = ["alignment_matrix", "alignment_matrix_swapped"]
 SPLITS = ["train", "test"]
 SAMPLES_PER_CLASS = 10
 STATUS_WITH_VALUES = ("ok", "too_few_points")
@@ -85,12 +79,7 @@ def measure_inputs(network, x, classes):
     }
     arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in result.items()}
     missing = number - values.shape[2]
-    for name, axes in (
-        ("singular_values", 1),
-        ("residual", 1),
-        ("alignment_matrix", 2),
-        ("alignment_matrix_swapped", 2),
-    ):
+    for name, axes in (("singular_values", 1), ("residual", 1), (PAIRS[0], 2), (PAIRS[1], 2)):
         padding = [(0, 0)] * (arrays[name].ndim - axes) + [(0, missing)] * axes
         arrays[name] = np.pad(arrays[name], padding, constant_values=np.nan)
     return arrays
@@ -143,12 +132,61 @@ def at_chance(accuracy, labels, classes):
     return accuracy <= share + 3 * math.sqrt(share * (1 - share) / len(labels))
 
 
-def measure(config, recipe, images, checkpoints, history, settings, device="cpu"):
+@torch.no_grad()
+def measure_network(network, images, labels, chosen, sample):
+    """All that is measured on one network, as arrays without the dimensions seed and epoch, the
+    splits stacked; None for a dead network, with a block that has J = 0 at every input of a split.
+
+    labels: the training labels it saw. chosen: {split: indices of the inputs}. sample: indices of
+    the images whose paths are kept.
+    """
+    classes = len(images.classes)
+    device = images.x_train.device
+    inputs = max(len(index) for index in chosen.values())
+    splits = {}
+    for split, x in zip(SPLITS, (images.x_train, images.x_test), strict=True):
+        part = measure_inputs(network, x[chosen[split].to(device)], classes)
+        if blank_dead_inputs(part).all():
+            return None
+        top = torch.from_numpy(part["singular_values"][..., 0]).double().nanmean(0)
+        splits[split] = part, line_fit(1 / top[None])
+    train, _ = splits["train"]
+    result = {name: train.pop(name)[0] for name in PAIRS}
+    for name in train:
+        parts = [part[name] for part, _ in splits.values()]
+        # A test set with fewer images than inputs asked for leaves blanks.
+        missing = [[(0, inputs - len(a))] + [(0, 0)] * (a.ndim - 1) for a in parts]
+        padded = [np.pad(a, m, constant_values=np.nan) for a, m in zip(parts, missing, strict=True)]
+        result[name] = np.stack(padded)
+    for name in PER_SPLIT:
+        result[name] = [fit[name.replace("line", "inverse")].item() for _, fit in splits.values()]
+    features = [network.features(network.states(x)[-1]) for x in images.x_train.split(2000)]
+    head = network.classifier
+    result |= neural_collapse(
+        torch.cat(features).double(), labels, head.weight.double(), head.bias.double()
+    )
+    paths, shares = project_trajectories(network, images.x_train[sample.to(device)])
+    return result | {"trajectory": paths, "trajectory_variance_share": shares}
+
+
+def load_network(config, recipe, images, weights):
+    """The network of a checkpoint in evaluation mode; raises UserError, naming the parameter, where
+    the checkpoint holds numbers that are not finite."""
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise UserError(f"{name} holds numbers that are not finite")
+    shape, classes = images.x_train.shape[1:], len(images.classes)
+    network = Network(config, shape, classes, recipe["stochastic_depth"])
+    network.load_state_dict(weights)
+    return network.to(images.x_train.device).eval()
+
+
+def measure(config, recipe, images, checkpoints, history, settings):
     """Measure every seed and checkpoint of a configuration.
 
     Args:
         config: network configuration with its keys and seeds. recipe: the resolved recipe.
-        images: datasets.Images on `device`.
+        images: datasets.Images on the device to measure on.
         checkpoints: {seed: {"status": ..., "checkpoints": {epoch: state_dict}}}.
         history: DataFrame of history.csv.
         settings: the config's `measure`: inputs (per type), inputs_seed.
@@ -156,112 +194,78 @@ def measure(config, recipe, images, checkpoints, history, settings, device="cpu"
     Returns: Dataset as documented in docs/file-formats.md. A diverged or dead network, or one that
     is at chance on its training images though it was trained, is there with its status and blanks.
     """
-    depth, classes = config["depth"], config["classes"]
-    seeds = config["seeds"]
+    depth, classes, seeds = config["depth"], config["classes"], config["seeds"]
     epochs = sorted({epoch for seed in seeds for epoch in checkpoints[seed]["checkpoints"]}) or [0]
     number = vectors_kept(classes)
-    chosen = {}
-    for split, labels in (("train", images.y_train), ("test", images.y_test)):
-        chosen[split] = balanced_subset(
-            labels, settings["inputs"][config["type"]], settings["inputs_seed"]
-        )
-    inputs = max(len(index) for index in chosen.values())
-    sample = balanced_subset(images.y_train, SAMPLES_PER_CLASS * classes, settings["inputs_seed"])
+    count, draw = settings["inputs"][config["type"]], settings["inputs_seed"]
+    chosen = {
+        "train": balanced_subset(images.y_train, count, draw),
+        "test": balanced_subset(images.y_test, count, draw),
+    }
+    sample = balanced_subset(images.y_train, SAMPLES_PER_CLASS * classes, draw)
     sample = sample[torch.argsort(images.y_train.cpu()[sample], stable=True)]
 
-    lead = {"seed": len(seeds), "epoch": len(epochs)}
-    per_input = lead | {"split": 2, "input": inputs}
-    pair = lead | {"row_block": depth, "column_block": depth, "u": number, "v": number}
+    inputs = {"split": 2, "input": max(len(index) for index in chosen.values())}
+    pair = {"row_block": depth, "column_block": depth, "u": number, "v": number}
+    paths = {"projection": 2, "sample": len(sample), "layer": depth + 1, "component": 2}
     shapes = {
-        "singular_values": per_input | {"block": depth, "rank": number},
-        "residual": per_input | {"block": depth, "rank": number},
-        "frobenius": per_input | {"block": depth},
-        "step_length": per_input | {"block": depth},
-        **{name: per_input for name in PER_INPUT},
-        **{name: lead | {"split": 2} for name in PER_SPLIT},
-        **{name: lead for name in PER_NETWORK},
-        "alignment_matrix": pair,
-        "alignment_matrix_swapped": pair,
-        "trajectory": lead
-        | {"projection": 2, "sample": len(sample), "layer": depth + 1, "component": 2},
-        "trajectory_variance_share": lead | {"component": 2},
+        "singular_values": inputs | {"block": depth, "rank": number},
+        "residual": inputs | {"block": depth, "rank": number},
+        "frobenius": inputs | {"block": depth},
+        "step_length": inputs | {"block": depth},
+        **dict.fromkeys(PER_INPUT, inputs),
+        **dict.fromkeys(PER_SPLIT, {"split": 2}),
+        **dict.fromkeys(PER_NETWORK, {}),
+        **dict.fromkeys(PAIRS, pair),
+        "trajectory": paths,
+        "trajectory_variance_share": {"component": 2},
     }
-    data = {
-        name: np.full(list(shape.values()), np.nan, np.float32) for name, shape in shapes.items()
-    }
-    status = np.full((len(seeds), len(epochs)), "missing", dtype=object)
+    shapes = {name: {"seed": len(seeds), "epoch": len(epochs)} | s for name, s in shapes.items()}
+    data = {name: np.full(list(s.values()), np.nan, np.float32) for name, s in shapes.items()}
+    status = np.full((len(seeds), len(epochs)), "", dtype=object)
     chance = np.nan  # of the overlap of random subspaces; unknown where no network was trained
-    began = time.monotonic()
-    for s, seed in enumerate(seeds):
+    began, done = time.monotonic(), 0
+    for (s, seed), (e, epoch) in itertools.product(enumerate(seeds), enumerate(epochs)):
+        weights = checkpoints[seed]["checkpoints"].get(epoch)
+        if weights is None:
+            status[s, e] = checkpoints[seed]["status"]
+            continue
         labels = training_labels(images, recipe, seed)
-        for e, epoch in enumerate(epochs):
-            weights = checkpoints[seed]["checkpoints"].get(epoch)
-            if weights is None:
-                status[s, e] = checkpoints[seed]["status"]
-                continue
-            network = Network(config, images.x_train.shape[1:], classes, recipe["stochastic_depth"])
-            network.load_state_dict(weights)
-            for name, value in weights.items():
-                if not value.isfinite().all():
-                    raise UserError(
-                        f"{config['type']}-{config['skip']}, depth {depth}, seed {seed}, "
-                        f"epoch {epoch}: {name} holds numbers that are not finite"
-                    )
-            network.to(device).eval()
-            chance = (classes - 1) / network.first_state(images.x_train[:1])[0].numel()
-            row = history[(history.seed == seed) & (history.epoch == epoch)].iloc[0]
-            for name in ("train_accuracy", "test_accuracy", "train_loss"):
-                data[name][s, e] = row[name]
-            status[s, e] = "ok" if depth >= 3 else "too_few_points"
-            if epoch > 0 and at_chance(row.train_accuracy, labels, classes):
-                status[s, e] = "chance_accuracy"
-                continue
-            results = {
-                split: measure_inputs(network, x[chosen[split].to(device)], classes)
-                for split, x in (("train", images.x_train), ("test", images.x_test))
-            }
-            dead = [blank_dead_inputs(result) for result in results.values()]
-            if any(everywhere.all() for everywhere in dead):
-                status[s, e] = "dead"
-                continue
-            for p, split in enumerate(SPLITS):
-                top = np.nanmean(results[split]["singular_values"][..., 0].astype(float), 0)
-                fit = line_fit(torch.from_numpy(1 / top)[None])
-                for name in PER_SPLIT:
-                    data[name][s, e, p] = fit[name.replace("line", "inverse")].item()
-                for name, value in results[split].items():
-                    if name.startswith("alignment_matrix"):
-                        if split == "train":
-                            data[name][s, e] = value[0]
-                    else:
-                        data[name][s, e, p, : len(value)] = value
-            with torch.no_grad():
-                parts = [
-                    network.features(network.states(x)[-1]) for x in images.x_train.split(2000)
-                ]
-                features = torch.cat(parts).double()
-            head = network.classifier
-            collapse = neural_collapse(
-                features, labels, head.weight.detach().double(), head.bias.detach().double()
-            )
-            for name, value in collapse.items():
-                data[name][s, e] = value
-            paths, shares = project_trajectories(network, images.x_train[sample.to(device)])
-            data["trajectory"][s, e], data["trajectory_variance_share"][s, e] = paths, shares
-            done = s * len(epochs) + e + 1
-            left = (time.monotonic() - began) / done * (len(seeds) * len(epochs) - done)
-            worst = max(np.nanmax(result["residual"]) for result in results.values())
-            print(f"seed {seed}, epoch {epoch}: {depth} blocks, {inputs} inputs of each split, "
-                  f"worst residual {worst:.1e}, {left:.0f} s left",
-                  file=sys.stderr, flush=True)  # fmt: skip
+        row = history[(history.seed == seed) & (history.epoch == epoch)].iloc[0]
+        for name in OUTCOMES:
+            data[name][s, e] = row[name]
+        if epoch > 0 and at_chance(row.train_accuracy, labels, classes):
+            status[s, e] = "chance_accuracy"
+            continue
+        try:
+            network = load_network(config, recipe, images, weights)
+        except UserError as error:
+            where = f"{config['type']}-{config['skip']}, depth {depth}, seed {seed}, epoch {epoch}"
+            raise UserError(f"{where}: {error}") from None
+        chance = (classes - 1) / network.first_state(images.x_train[:1]).numel()
+        result = measure_network(network, images, labels, chosen, sample)
+        if result is None:
+            status[s, e] = "dead"
+            continue
+        status[s, e] = "ok" if depth >= 3 else "too_few_points"
+        for name, value in result.items():
+            data[name][s, e] = value
+        done += 1
+        left = (time.monotonic() - began) / done * (len(seeds) * len(epochs) - done)
+        print(
+            f"seed {seed}, epoch {epoch}: {depth} blocks, {inputs['input']} inputs of each split, "
+            f"worst residual {np.nanmax(result['residual']):.1e}, {left:.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
+    labels = [training_labels(images, recipe, seed).cpu()[sample].numpy() for seed in seeds]
     variables = {name: (list(shapes[name]), value) for name, value in data.items()}
-    variables["status"] = (["seed", "epoch"], status.astype(str))
-    variables["sample_label"] = (
-        ["seed", "sample"],
-        np.stack([training_labels(images, recipe, seed).cpu()[sample].numpy() for seed in seeds]),
-    )
     return xr.Dataset(
-        variables,
+        variables
+        | {
+            "status": (["seed", "epoch"], status.astype(str)),
+            "sample_label": (["seed", "sample"], np.stack(labels)),
+        },
         coords={
             "seed": list(seeds), "epoch": epochs, "split": SPLITS, "block": range(1, depth + 1),
             "rank": range(1, number + 1), "layer": range(depth + 1),
@@ -285,10 +289,7 @@ def rows(data):
                 row = {key: data.attrs[key] for key in KEYS}
                 row |= {"seed": seed, "epoch": epoch, "split": split, "inputs": data.sizes["input"]}
                 row |= {"status": status}
-                row |= {
-                    name: float(net[name])
-                    for name in ("train_accuracy", "test_accuracy", "train_loss")
-                }
+                row |= {name: float(net[name]) for name in OUTCOMES}
                 s = d.singular_values.values.astype(float)
                 frobenius = d.frobenius.values.astype(float) ** 2
                 row["inputs"] = int(np.isfinite(s[:, 0, 0]).sum()) or row["inputs"]

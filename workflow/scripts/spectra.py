@@ -42,7 +42,7 @@ def main():
         ) from None
     history = pd.read_csv(args.history)
     config = args.network
-    data = spectra.measure(config, args.recipe, images, checkpoints, history, args.measure, where)
+    data = spectra.measure(config, args.recipe, images, checkpoints, history, args.measure)
     compressed = {name: {"zlib": True} for name, value in data.items() if value.dtype.kind == "f"}
     data.to_netcdf(args.spectra, engine="h5netcdf", encoding=compressed)
     write(spectra.rows(data), args.rows)
