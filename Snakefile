@@ -1,7 +1,8 @@
 # Why do residual networks work? From images to figures, tables and the verdict on each claim.
 #
 #   snakemake --cores all                                          everything
-#   snakemake --cores all data|networks|spectra|gradients|tables|figures          one stage
+#   snakemake --cores all networks                                 one stage: data, networks,
+#                                                                  spectra, gradients, tables, figures
 #   snakemake --cores all results/figures/ra_depth.pdf             one file and what it needs
 
 from snakemake.utils import min_version

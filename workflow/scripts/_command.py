@@ -1,5 +1,7 @@
 """What every command shares: the library on the path, and one clear line for a user's mistake."""
 
+import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -15,3 +17,14 @@ def run(main):
         main()
     except UserError as error:
         sys.exit(f"error: {error}")
+
+
+def network_parser(description):
+    """An argument parser with what every command on one network configuration takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--network", required=True, type=json.loads, help="with its seeds, JSON")
+    parser.add_argument("--recipe", required=True, type=json.loads, help="resolved recipe, JSON")
+    parser.add_argument("--data", required=True, help="prepared .npz")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    return parser

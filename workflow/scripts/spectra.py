@@ -1,10 +1,9 @@
 """Measure every checkpoint of one network configuration: spectra, alignment, trajectories, Neural
 Collapse."""
 
-import argparse
 import json
 
-from _command import run
+from _command import network_parser, run
 from resnet_mechanisms import datasets, device, provenance, spectra
 from resnet_mechanisms.errors import UserError
 from resnet_mechanisms.tables import write
@@ -14,19 +13,12 @@ def main():
     import pandas as pd
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--network", required=True, type=json.loads, help="configuration with its seeds, JSON"
-    )
-    parser.add_argument("--recipe", required=True, type=json.loads, help="resolved recipe, JSON")
-    parser.add_argument("--data", required=True)
+    parser = network_parser(__doc__)
     parser.add_argument("--checkpoints", required=True)
     parser.add_argument("--history", required=True)
     parser.add_argument(
         "--measure", required=True, type=json.loads, help="the config's `measure`, JSON"
     )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--spectra", required=True)
     parser.add_argument("--rows", required=True)
     parser.add_argument("--per-block", required=True)

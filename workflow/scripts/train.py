@@ -1,13 +1,11 @@
 """Train every seed of one network configuration and keep checkpoints and history."""
 
-import argparse
 import hashlib
 import json
-import sys
 from pathlib import Path
 
-from _command import run
-from resnet_mechanisms import datasets, device, provenance, training
+from _command import network_parser, run
+from resnet_mechanisms import datasets, device, networks, provenance, training
 from resnet_mechanisms.tables import HISTORY, write
 
 
@@ -21,25 +19,16 @@ def state_key(config, recipe, data, threads, kind):
     for part in (fixed, recipe, threads, kind, torch.__version__):
         digest.update(json.dumps(part, sort_keys=True).encode())
     digest.update(Path(data).read_bytes())
-    for module in (datasets, training, training.Network):
-        digest.update(
-            Path(sys.modules[getattr(module, "__module__", module.__name__)].__file__).read_bytes()
-        )
+    for module in (datasets, networks, training):
+        digest.update(Path(module.__file__).read_bytes())
     return digest.hexdigest()[:16]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--network", required=True, type=json.loads, help="configuration with its seeds, JSON"
-    )
-    parser.add_argument("--recipe", required=True, type=json.loads, help="resolved recipe, JSON")
-    parser.add_argument("--data", required=True)
+    parser = network_parser(__doc__)
     parser.add_argument(
         "--state", required=True, type=Path, help="folder of finished and running seeds"
     )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--checkpoints", required=True)
     parser.add_argument("--history", required=True)
     args = parser.parse_args()
