@@ -111,7 +111,7 @@ def test_one_more_seed_is_one_job(finished):
 
 
 def test_order_of_seeds_does_not_matter(finished):
-    override = {"grids": {"resnet_deep": {"seeds": [11, 10]}}}
+    override = {"grids": {"plain_usual": {"seeds": [11, 10]}}}
     assert planned(finished, configfiles=write(finished, override)) == set()
 
 
