@@ -26,7 +26,7 @@ def changed(path, value):
 def test_default_study():
     study = resolve(DEFAULT)
     # 4 + 4 + 1 + 2 + 2 + 3, then of width 2, classes 2, interventions 4 new ones, conv 1 + 2
-    assert len(study.networks) == 27
+    assert len(study.networks) == 25
     assert study.networks["digits/c10/fc-resnet/d8-w128/strong_decay"] == {
         "dataset": "digits",
         "classes": 10,
@@ -93,7 +93,7 @@ def test_network_in_two_grids_has_all_seeds():
     grid = {**DEFAULT["grids"]["width"], "seeds": [12, 3]}
     study = resolve(changed("grids.again", grid))
     assert study.networks["digits/c10/fc-resnet/d8-w64/strong_decay"]["seeds"] == [3, 10, 11, 12]
-    assert len(study.networks) == 27
+    assert len(study.networks) == 25
 
 
 def test_single_values_may_stand_for_lists():
