@@ -30,9 +30,14 @@ localrules:
     figures,
 
 
+# The stages one by one: Snakemake does not miss a file that only others need.
 rule all:
     default_target: True
     input:
+        rules.data.input,
+        rules.networks.input,
+        rules.spectra.input,
+        rules.gradients.input,
         rules.tables.input,
         rules.figures.input,
 

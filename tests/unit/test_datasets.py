@@ -62,6 +62,7 @@ def test_own_file_and_pixels(own, tmp_path):
     (dict(y_train=np.zeros(3, int)), "y_train is int64 of shape .3,.; expected 12 integers"),
     (dict(y_train=np.arange(12)), "labels 0 to 11; expected 0 to 1"),
     (dict(x_test=np.zeros((6, 4, 4, 3), np.uint8)), "expected one shape"),
+    (dict(classes=np.array(3)), "classes has shape .*; expected one name a class"),
     (dict(y_test=np.zeros(6, int)), "test: no image of class dog among 6"),
 ])  # fmt: skip
 def test_mistakes_in_an_own_file(own, tmp_path, changes, message):
@@ -73,7 +74,7 @@ def test_missing_damaged_or_pickled_files(own, tmp_path):
     with pytest.raises(UserError, match="nowhere.npz: not found; expected an .npz with x_train"):
         prepare({"source": "npz", "path": "nowhere.npz"}, 2, tmp_path)
     (tmp_path / "text.npz").write_text("no archive")
-    with pytest.raises(UserError, match="text.npz: cannot be read"):
+    with pytest.raises(UserError, match="text.npz: is no .npz"):
         prepare({"source": "npz", "path": "text.npz"}, 2, tmp_path)
     with pytest.raises(UserError, match="without pickles"):
         prepare(own(classes=np.array([{}, {}], dtype=object)), 2, tmp_path)

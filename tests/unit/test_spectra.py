@@ -165,5 +165,8 @@ def test_tables_refuse_infinite_numbers(tmp_path):
         tables.write(pd.DataFrame({"a": [1, np.inf], "b": [1, np.nan]}), tmp_path / "t.csv")
     tables.write(pd.DataFrame({"a": [1.0], "b": [np.nan], "c": ["x"]}), tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_text() == "a,b,c\n1,,x\n"
+    (tmp_path / "cut.csv").write_text("a,b")
+    with pytest.raises(UserError, match="cut.csv: its columns differ from those of .*t.csv"):
+        tables.read([tmp_path / "t.csv", tmp_path / "cut.csv"])
     with pytest.raises(UserError, match="missing.csv: cannot be read"):
         tables.read([tmp_path / "missing.csv"])

@@ -14,6 +14,14 @@ MISTAKES = {
         "grids: {width: {classes: 11}}",
         "grids.width.classes: expected an integer from 2 to 10, found 11 (digits has 10)",
     ),
+    "noise without noisy labels": (
+        "recipes: {usual: {label_noise: 0.2}}",
+        "recipes.usual.label_noise: expected none unless labels is noisy",
+    ),
+    "stochastic depth without skips": (
+        "grids: {plain_usual: {recipe: stochastic_depth}}",
+        "grids.plain_usual.skip: expected resnet, as stochastic depth (recipe stochastic_depth)",
+    ),
     "no data file": (
         "datasets: {mine: {source: npz, path: mine.npz}}\ngrids: {width: {dataset: mine}}",
         "datasets.mine.path: no file data/mine.npz (data_root: data); expected an .npz with ",

@@ -43,6 +43,13 @@ def test_touching_does_nothing(finished):
     assert planned(finished) == set()
 
 
+def test_a_deleted_file_is_made_again(finished):
+    folder = "results/spectra/digits/c10/fc-resnet/d8-w128/strong_decay"
+    for file in (finished / folder).iterdir():
+        file.unlink()
+    assert f"{folder}/spectra.nc" in planned(finished)
+
+
 def test_a_figure_is_redrawn(finished):
     append(finished / "workflow/resnet_mechanisms/figures/sg_theorems.py")
     assert planned(finished) == figure("sg_theorems")

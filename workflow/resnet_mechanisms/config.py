@@ -213,9 +213,10 @@ NETWORK = {
     "recipe": (_name, REQUIRED),
 }
 GRID = {key: (_list(check), REQUIRED) for key, (check, _) in NETWORK.items()}
-GRID["seeds"] = (_list(_integer(0)), REQUIRED)
+SEED = _integer(0, 2**31 - 1)
+GRID["seeds"] = (_list(SEED), REQUIRED)
 MEASURE_INPUTS = {"fc": (_integer(1), 16), "conv": (_integer(1), 8), "conv_down": (_integer(1), 8)}
-MEASURE = {"inputs_seed": (_integer(0), 0)}
+MEASURE = {"inputs_seed": (SEED, 0)}
 GRADIENTS = {
     "theorems": {
         "width": (_integer(1), 256),
@@ -224,7 +225,7 @@ GRADIENTS = {
         "networks": (_integer(2), 80),
         "depth": (_list(_integer(1)), [1, 2, 4, 8, 16, 24, 32, 50]),
         "beta": (_list(_positive), [1.0, 0.3, 0.1]),
-        "seed": (_integer(0), 0),
+        "seed": (SEED, 0),
     },
     "toy": {
         "width": (_integer(1), 200),
@@ -232,7 +233,7 @@ GRADIENTS = {
         "runs": (_integer(1), 20),
         "depth": (_list(_integer(1)), [2, 4, 10, 24, 50]),
         "beta": (_list(_positive), [1.0, 0.1]),
-        "seed": (_integer(0), 0),
+        "seed": (SEED, 0),
     },
 }
 
@@ -300,8 +301,6 @@ def _recipes(section):
                 f"config: {path}: expected epochs or steps, found both (epochs: {own['epochs']}, "
                 f"steps: {own['steps']}; a file merged over another says `steps: null` to drop it)"
             )
-        if "label_noise" in own and own.get("labels", "noisy") != "noisy":
-            _fail(f"{path}.label_noise", own["label_noise"], "none unless labels is noisy")
     return {name: _resolve_recipe(name, given) for name in given}
 
 
@@ -330,6 +329,8 @@ def _resolve_recipe(name, given):
     if recipe["weight_decay_batch_norm"] is None:
         recipe["weight_decay_batch_norm"] = recipe["weight_decay"]
     if recipe["labels"] != "noisy":
+        if "label_noise" in given[name]:
+            _fail(f"{path}.label_noise", recipe["label_noise"], "none unless labels is noisy")
         recipe["label_noise"] = 0.0
     elif not recipe["label_noise"]:
         _fail(f"{path}.label_noise", recipe["label_noise"], "a number > 0, as labels is noisy")
@@ -352,6 +353,9 @@ def _check_network(network, path, datasets, recipes):
         _fail(f"{path}.classes", network["classes"], f"an integer from 2 to {available}", hint)
     if network["type"] == "conv_down" and network["depth"] % 2:
         _fail(f"{path}.depth", network["depth"], "an even depth for conv_down")
+    if network["skip"] == "plain" and recipes[network["recipe"]]["stochastic_depth"]:
+        expected = f"resnet, as stochastic depth (recipe {network['recipe']}) needs a skip"
+        _fail(f"{path}.skip", "plain", expected)
 
 
 def _grids(section, datasets, recipes):

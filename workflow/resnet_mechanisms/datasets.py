@@ -5,6 +5,7 @@ x_train, x_test (uint8, N x H x W x channels), y_train, y_test (int64, 0..C-1), 
 scale (the pixel value that becomes 1).
 """
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def own_file(path, scale):
             f"data file {path}: not found; expected an .npz with {', '.join(ARRAYS)} "
             "and optionally classes"
         )
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"data file {path}: is no .npz (np.savez makes one)")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
@@ -66,6 +69,11 @@ def own_file(path, scale):
         )
     if "classes" not in arrays:
         arrays["classes"] = np.arange(arrays["y_train"].max(initial=0) + 1)
+    if arrays["classes"].ndim != 1:
+        raise UserError(
+            f"data file {path}: classes has shape {arrays['classes'].shape}; "
+            "expected one name a class"
+        )
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim == 3:

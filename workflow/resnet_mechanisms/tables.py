@@ -40,6 +40,11 @@ def read(paths):
             frames.append(pd.read_csv(path, keep_default_na=False, na_values=[""]))
         except (OSError, ValueError) as error:
             raise UserError(f"table {path}: cannot be read ({error})") from None
+        if list(frames[-1].columns) != list(frames[0].columns):
+            raise UserError(
+                f"table {path}: its columns differ from those of {paths[0]}; "
+                "one of them is damaged: delete it and run again"
+            )
     frames = [frame for frame in frames if len(frame)] or frames[:1]
     return pd.concat(frames, ignore_index=True)
 

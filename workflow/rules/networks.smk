@@ -38,3 +38,4 @@ rule train:
 rule networks:
     input:
         of_networks("results/networks/{network}/checkpoints.pt"),
+        of_networks("results/networks/{network}/history.csv"),

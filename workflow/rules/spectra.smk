@@ -40,3 +40,5 @@ rule measure_spectra:
 rule spectra:
     input:
         of_networks("results/spectra/{network}/spectra.nc"),
+        of_networks("results/spectra/{network}/residual_alignment.csv"),
+        of_networks("results/spectra/{network}/spectra_per_block.csv"),

@@ -138,6 +138,8 @@ def describe(network):
 
 def accuracy_text(network):
     train, test = (float(network[f"{split}_accuracy"].mean()) for split in ("train", "test"))
+    if not np.isfinite(train + test):
+        return "accuracy undefined"
     return f"accuracy {train:.3f} (training), {test:.3f} (test)"
 
 
