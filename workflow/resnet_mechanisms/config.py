@@ -230,7 +230,7 @@ GRADIENTS = {
     "toy": {
         "width": (_integer(1), 200),
         "points": (_integer(16), 256),
-        "runs": (_integer(1), 20),
+        "runs": (_integer(2), 20),
         "depth": (_list(_integer(1)), [2, 4, 10, 24, 50]),
         "beta": (_list(_positive), [1.0, 0.1]),
         "seed": (SEED, 0),
