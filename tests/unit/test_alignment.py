@@ -6,12 +6,15 @@ import pytest
 import torch
 
 from resnet_mechanisms.alignment import (
+    TripletStore,
+    alignment_cells,
     alignment_matrices,
     alignment_scores,
     line_fit,
     trajectory_scores,
 )
-from resnet_mechanisms.jacobians import BlockJacobian
+from resnet_mechanisms.jacobians import FullyConnectedJacobian, linearise
+from resnet_mechanisms.networks import Network
 from resnet_mechanisms.svd import top_triplets
 
 N, WIDTH, DEPTH, TOP = 2, 12, 5, 3
@@ -29,7 +32,7 @@ def network_of(lefts, values, rights):
     gates = torch.ones(N, WIDTH, dtype=torch.double)
     eye = torch.eye(WIDTH, dtype=torch.double)
     jacobians = [
-        BlockJacobian(eye, u * s @ v.T, gates, gates, (WIDTH,))
+        FullyConnectedJacobian(eye, u * s @ v.T, gates, gates)
         for u, s, v in zip(lefts, values, rights, strict=True)
     ]
     return jacobians, [top_triplets(j, TOP) for j in jacobians]
@@ -109,11 +112,12 @@ def test_ra2_to_ra4_imply_ra1():
 def test_perfect_alignment_and_the_diagonal():
     basis = orthonormal(0)
     jacobians, triplets = network_of([basis] * DEPTH, inverse_in_depth(), [basis] * DEPTH)
-    straight, swapped = alignment_matrices(jacobians, triplets)
+    straight, _ = alignment_matrices(jacobians, triplets)
     for i in range(DEPTH):
         expected = torch.diag_embed(triplets[i].values)
         assert torch.allclose(straight[:, i, i], expected, atol=1e-12)
-    scores = alignment_scores(straight, swapped, triplets, TOP)
+    scores = alignment_scores(jacobians, triplets, TOP)
+    assert scores.pop("overlap_chance") == pytest.approx([TOP / WIDTH] * N)
     for name, value in scores.items():
         assert value == pytest.approx([1] * N), name
 
@@ -122,7 +126,7 @@ def test_left_and_right_in_orthogonal_subspaces():
     both = orthonormal(1, 2 * TOP)
     left, right = both[:, :TOP], both[:, TOP:]
     jacobians, triplets = network_of([left] * DEPTH, inverse_in_depth(), [right] * DEPTH)
-    scores = alignment_scores(*alignment_matrices(jacobians, triplets), triplets, TOP)
+    scores = alignment_scores(jacobians, triplets, TOP)
     for name, truth in dict(
         alignment=1,
         alignment_neighbours=1,
@@ -139,7 +143,7 @@ def test_alternating_bases_are_told_from_aligned_neighbours():
     bases = [both[:, :TOP], both[:, TOP:]]
     chain = [bases[block % 2] for block in range(DEPTH)]
     jacobians, triplets = network_of(chain, inverse_in_depth(), chain)
-    scores = alignment_scores(*alignment_matrices(jacobians, triplets), triplets, TOP)
+    scores = alignment_scores(jacobians, triplets, TOP)
     # Of the 20 ordered pairs of 5 blocks, 8 have equal parity; no neighbours do.
     assert scores["alignment"] == pytest.approx([8 / 20] * N)
     assert scores["alignment_neighbours"] == pytest.approx([0] * N, abs=1e-12)
@@ -150,7 +154,7 @@ def test_random_blocks_are_at_chance():
     K/n / 3."""
     lefts, rights = ([orthonormal(10 * side + block) for block in range(DEPTH)] for side in (1, 2))
     jacobians, triplets = network_of(lefts, inverse_in_depth(), rights)
-    scores = alignment_scores(*alignment_matrices(jacobians, triplets), triplets, TOP)
+    scores = alignment_scores(jacobians, triplets, TOP)
     for name in ("overlap_uu", "overlap_vv", "overlap_uv"):
         assert scores[name] == pytest.approx([TOP / WIDTH] * N, rel=1 / 3), name
     assert scores["alignment"].abs().max() < 0.2
@@ -172,9 +176,8 @@ def test_blocks_of_other_shape_give_blanks():
     def block(n_out, n_in, seed):
         g = torch.Generator().manual_seed(seed)
         weight = torch.randn(n_out, n_in, generator=g)
-        return BlockJacobian(
-            torch.eye(n_in), weight, torch.ones(1, n_in), torch.ones(1, n_out), (n_in,)
-        )
+        gates = torch.ones(1, n_in), torch.ones(1, n_out)
+        return FullyConnectedJacobian(torch.eye(n_in), weight, *gates)
 
     jacobians = [block(6, 6, 0), block(6, 6, 1), block(4, 6, 2), block(4, 4, 3)]
     triplets = [top_triplets(j, 3) for j in jacobians]
@@ -182,5 +185,57 @@ def test_blocks_of_other_shape_give_blanks():
     blank = torch.isnan(straight).all(4).all(3)[0]
     shapes = [(6, 6), (6, 6), (4, 6), (4, 4)]
     assert blank.tolist() == [[a != b for b in shapes] for a in shapes]
-    scores = alignment_scores(straight, swapped, triplets, 2)
+    scores = alignment_scores(jacobians, triplets, 2)
     assert all(torch.isfinite(value).all() for value in scores.values())
+    assert scores["overlap_chance"].item() == pytest.approx((2 / 6 + 2 / 4) / 2), (
+        "left sizes 6, 6; 4, 4"
+    )
+
+
+@pytest.fixture(scope="module")
+def real_network():
+    """Jacobians and triplets of a down-sampling network: three shapes of block."""
+    torch.manual_seed(0)
+    config = dict(type="conv_down", skip="resnet", depth=6, width=6)
+    network = Network(config, (1, 8, 8), 10)
+    x = torch.rand(4, 1, 8, 8)
+    network(x)
+    _, jacobians, _ = linearise(network.eval(), x)
+    return jacobians, [top_triplets(j, 8, 1e-4) for j in jacobians]
+
+
+def test_own_cell_is_the_diagonal_of_singular_values_within_the_certificate(real_network):
+    jacobians, triplets = real_network
+    straight, _ = alignment_matrices(jacobians, triplets)
+    for i, t in enumerate(triplets):
+        error = straight[:, i, i] - torch.diag_embed(t.values)
+        # Row k is J^T u_k - s_k v_k seen in the v's: no longer than the residual, and rounding.
+        allowed = (t.residual + 2e-6) * t.values[:, :1]
+        assert (error.norm(dim=2) <= allowed).all()
+        assert t.residual.max() > 0
+
+
+def test_cells_do_not_depend_on_the_memory_they_may_use(real_network, tmp_path):
+    jacobians, triplets = real_network
+    store = TripletStore(tmp_path)
+    for t in triplets:
+        store.append(t)
+    assert len(list(tmp_path.iterdir())) == len(store) == 6
+    whole = alignment_matrices(jacobians, triplets)
+    streamed = [torch.full_like(m, float("nan")) for m in whole]
+    for i, j, *cells in alignment_cells(jacobians, store, 8, memory=1):
+        for matrices, cell in zip(streamed, cells, strict=True):
+            if cell is not None:
+                matrices[:, i, j] = cell
+    for a, b in zip(whole, streamed, strict=True):
+        # Fewer vectors at once are summed in another order.
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6, equal_nan=True)
+    scores = alignment_scores(jacobians, triplets, 5)
+    small = alignment_scores(jacobians, store, 5, memory=1)
+    assert scores.keys() == small.keys()
+    for name, value in scores.items():
+        assert value == pytest.approx(small[name], abs=1e-5), name
+    # Blocks 1-3, 4 and 5-6 have different shapes: their pairs are blank.
+    blank = torch.isnan(whole[0][0, :, :, 0, 0])
+    sizes = [j.shape[1:] for j in jacobians]
+    assert blank.tolist() == [[a != b for b in sizes] for a in sizes]

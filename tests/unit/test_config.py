@@ -44,7 +44,12 @@ def test_default_study():
     assert study.figures["ra_no_skip"] == [
         f"digits/c10/fc-{skip}/d8-w128/strong_decay" for skip in ("resnet", "plain")
     ]
-    assert study.measure == {"inputs": {"fc": 16, "conv": 8, "conv_down": 8}, "inputs_seed": 0}
+    assert study.measure == {
+        "inputs": {"fc": 16, "conv": 8, "conv_down": 8},
+        "inputs_seed": 0,
+        "tolerance": 1e-4,
+        "memory_mb": 1000,
+    }
 
 
 def test_smoke_study_is_valid():

@@ -7,12 +7,12 @@ import pytest
 import torch
 from test_training import RECIPE
 
-from resnet_mechanisms import datasets, spectra, tables, training
+from resnet_mechanisms import datasets, spectra, svd, tables, training
 from resnet_mechanisms.errors import UserError
 from resnet_mechanisms.jacobians import linearise
 from resnet_mechanisms.networks import Network
 
-SETTINGS = {"inputs": {"fc": 4, "conv": 4}, "inputs_seed": 0}
+SETTINGS = {"inputs": {"fc": 4, "conv": 4}, "inputs_seed": 0, "tolerance": 1e-4, "memory_mb": 100}
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +156,107 @@ def test_weights_that_are_not_finite_name_seed_and_epoch(images, tmp_path):
     config = configuration(seeds=[1])
     results, history = trained(images, tmp_path, config, RECIPE)
     results[1]["checkpoints"][4]["blocks.0.linear1.weight"][0, 0] = float("nan")
-    with pytest.raises(UserError, match="seed 1, epoch 4: .*blocks.0.linear1.weight"):
+    with pytest.raises(UserError, match="depth 3, seed 1, epoch 4: block 1: linear1.weight holds"):
         spectra.measure(config, RECIPE, images, results, history, SETTINGS)
+
+
+def test_a_jacobian_that_is_not_finite_names_the_block(images, tmp_path):
+    """Finite weights whose product is not."""
+    config = configuration(seeds=[1])
+    results, history = trained(images, tmp_path, config, RECIPE)
+    results[1]["checkpoints"][4]["blocks.1.linear2.weight"] *= 1e38
+    with pytest.raises(UserError, match="seed 1, epoch 4: block 2: its output is not finite"):
+        spectra.measure(config, RECIPE, images, results, history, SETTINGS)
+
+
+def test_a_triplet_that_misses_the_tolerance_stops_the_measurement(images, tmp_path, monkeypatch):
+    config = configuration(seeds=[1])
+    results, history = trained(images, tmp_path, config, RECIPE)
+    exact = svd.dense_triplets
+
+    def blunt(jacobian, count):
+        left, values, right, norm = exact(jacobian, count)
+        return left, 1.01 * values, right, norm
+
+    monkeypatch.setattr(svd, "dense_triplets", blunt)
+    with pytest.raises(
+        UserError, match="seed 1, epoch 4: block 1: largest residual 9.9e-03 of s_1"
+    ):
+        spectra.measure(config, RECIPE, images, results, history, SETTINGS)
+
+
+@pytest.mark.parametrize("kind, width", [("fc", 80), ("conv_down", 4)])
+def test_results_do_not_depend_on_the_memory_they_may_use(kind, width, monkeypatch):
+    """All inputs together, one by one, and one by one with their vectors in files."""
+    torch.manual_seed(0)
+    config = dict(type=kind, skip="resnet", depth=4, width=width)
+    network = Network(config, (1, 8, 8), 4).requires_grad_(False)
+    x = torch.rand(6, 1, 8, 8)
+    network(x)
+    network.eval()
+    each = spectra.bytes_per_input(linearise(network, x[:1])[1], 9)
+    folders, lines = [], []
+    store = spectra.TripletStore
+
+    def spy(folder):
+        folders.append(folder)
+        return store(folder)
+
+    monkeypatch.setattr(spectra, "TripletStore", spy)
+    found = {}
+    for name, budget in (("together", 100e6), ("one by one", 2.2 * each), ("files", 1.0)):
+        folders.clear()
+        lines.clear()
+        settings = SETTINGS | {"memory_mb": budget / 1e6}
+        found[name] = spectra.measure_inputs(
+            network, x, 4, settings, lambda share, text: lines.append((share, text))
+        )
+        assert len(folders) == (1 if name == "together" else 6)
+        assert all((folder is None) == (name != "files") for folder in folders)
+        assert lines[-1][0] == pytest.approx(1)
+        shares = [share for share, _ in lines]
+        assert shares == sorted(shares) and "block 3 of 4, worst residual" in lines[2][1]
+    for other in ("one by one", "files"):
+        for name, value in found["together"].items():
+            # Other batches round otherwise; residuals are rounding themselves.
+            if name != "residual":
+                np.testing.assert_allclose(found[other][name], value, rtol=2e-3, atol=2e-5)
+
+
+def test_many_classes_take_more_vectors_than_are_shown(images):
+    assert spectra.vectors_taken(10) == spectra.vectors_shown(10) == 15
+    assert spectra.vectors_taken(100) == 105 and spectra.vectors_shown(100) == 30
+
+
+def test_progress_says_what_is_done_and_what_is_left(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(spectra.time, "monotonic", lambda: now[0])
+    report = spectra.Report("seed 3, epoch 9", began=0.0, before=1, networks=4)
+    for second, share in ((10.0, 0.0), (10.5, 0.25), (15.0, 0.5), (15.1, 1.0)):
+        now[0] = second
+        report(share, "inputs 1 to 8 of 8, block 2 of 4, worst residual 1.0e-06")
+    lines = capsys.readouterr().err.splitlines()
+    # One a second, and always the last: 1 of 4 networks in 10 s leaves 30 s; 1.5 in 15 s 25 s.
+    assert len(lines) == 3
+    assert lines[0].startswith("seed 3, epoch 9: inputs 1 to 8 of 8, block 2 of 4, worst residual")
+    assert [line.split(", ")[-1] for line in lines] == ["30 s left", "25 s left", "15 s left"]
+
+
+def test_principal_components_against_numpy():
+    """Paths in the plane, long ones by products and short ones from the matrix."""
+    torch.manual_seed(0)
+    for width in (12, 200):
+        network = Network(dict(type="fc", skip="resnet", depth=3, width=width), (1, 8, 8), 4)
+        x = torch.rand(30, 1, 8, 8)
+        paths, shares = spectra.project_trajectories(network.eval(), x)
+        with torch.no_grad():
+            points = torch.stack(network.states(x), 1).double().flatten(0, 1).numpy()
+        centred = points - points.mean(0)
+        u, s, vt = np.linalg.svd(centred, full_matrices=False)
+        np.testing.assert_allclose(shares, (s**2 / (s**2).sum())[:2], rtol=1e-5)
+        ours = paths[0].reshape(-1, 2)
+        truth = centred @ vt[:2].T
+        np.testing.assert_allclose(np.abs(ours), np.abs(truth), atol=2e-5 * s[0])
 
 
 def test_tables_refuse_infinite_numbers(tmp_path):

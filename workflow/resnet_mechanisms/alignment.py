@@ -4,9 +4,15 @@ singular triplets.
 All functions work on N inputs at once and return one number an input (N), NaN where undefined.
 """
 
+from dataclasses import fields
+from pathlib import Path
+
 import torch
 
+from .svd import Triplets
+
 NAN = float("nan")
+WORKSPACE = 2e8  # bytes of products in flight
 
 
 def stages(states):
@@ -81,35 +87,55 @@ def line_fit(values):
     return dict(zip(names, (slope, mean - slope * index.mean(), r2), strict=True))
 
 
-def alignment_matrices(jacobians, triplets):
-    """All pairs of blocks: U_j^T J_i V_j and, with left and right exchanged, V_j^T J_i U_j, with
-    J_i itself applied.
+def alignment_cells(jacobians, triplets, number, memory=WORKSPACE):
+    """Pairs of blocks one by one: yields (i, j, straight, swapped) with
 
-    jacobians: L BlockJacobian. triplets: L Triplets, K vectors each.
-    Returns two tensors N x L x L x K x K, [:, i, j] the pair of row block i and column block j; NaN
-    where block j's vectors do not fit block i. The swapped one is NaN too where a block's in- and
-    output differ in size.
+        straight = U_j^T J_i V_j and swapped = V_j^T J_i U_j, N x K x K (row, column),
+
+    of the first `number` vectors, J_i itself applied and not its truncation; None where block j's
+    vectors do not fit block i. U_j^T J_i V_j is taken as (J_i^T U_j)^T V_j: at i = j that is the
+    half of J v = s u, J^T u = s v which a solver does not make true by construction.
+
+    jacobians: L Jacobians. triplets: L Triplets, a list or TripletStore. memory: bytes for products
+    in flight; vectors of several blocks go through J_i together as far as it lasts.
     """
+    count, _, _ = jacobians[0].shape
+    for i, jacobian in enumerate(jacobians):
+        _, n_out, n_in = jacobian.shape
+        vector = (n_out + n_in) * jacobian.dtype.itemsize
+        together = max(1, int(memory // (2 * count * number * vector)))
+        for first in range(0, len(triplets), together):
+            group = range(first, min(first + together, len(triplets)))
+            some = {j: triplets[j].first(number) for j in group}
+            cells = {j: [None, None] for j in group}
+            products = (jacobian.rmatvec, (n_out, n_in)), (jacobian.matvec, (n_in, n_out))
+            for side, (product, sizes) in enumerate(products):
+                fits = [j for j, t in some.items() if (t.left.shape[2], t.right.shape[2]) == sizes]
+                if not fits:
+                    continue
+                images = product(torch.cat([some[j].left for j in fits], 1))
+                images = images.split([some[j].left.shape[1] for j in fits], 1)
+                for j, image in zip(fits, images, strict=True):
+                    cell = image @ some[j].right.mT  # (J_i^T U_j)^T V_j, (J_i U_j)^T V_j
+                    cells[j][side] = cell if side == 0 else cell.mT
+            for j in group:
+                yield i, j, *cells[j]
+
+
+def alignment_matrices(jacobians, triplets, number=None):
+    """All cells of `alignment_cells` at once: two tensors N x L x L x K x K, [:, i, j] the pair of
+    row block i and column block j, NaN where they do not fit. `number` (all) vectors of each."""
     depth = len(jacobians)
-    count, number = triplets[0].values.shape
     like = triplets[0].left
-    straight = torch.full(
-        (count, depth, depth, number, number), NAN, dtype=like.dtype, device=like.device
-    )
-    swapped = straight.clone()
-    lefts, rights = [t.left for t in triplets], [t.right for t in triplets]
-    for matrices, onto, source in ((straight, lefts, rights), (swapped, rights, lefts)):
-        for i, jacobian in enumerate(jacobians):
-            n_out, n_in = jacobian.shape[1:]
-            fits = [
-                j for j in range(depth) if (onto[j].shape[2], source[j].shape[2]) == (n_out, n_in)
-            ]
-            if not fits:
-                continue
-            applied = jacobian.matvec(torch.cat([source[j] for j in fits], 1))
-            for j, part in zip(fits, applied.split(number, 1), strict=True):
-                matrices[:, i, j] = onto[j] @ part.mT
-    return straight, swapped
+    count = len(like)
+    number = number or max(t.values.shape[1] for t in triplets)
+    shape = count, depth, depth, number, number
+    both = [torch.full(shape, NAN, dtype=like.dtype, device=like.device) for _ in range(2)]
+    for i, j, *cells in alignment_cells(jacobians, triplets, number):
+        for matrices, cell in zip(both, cells, strict=True):
+            if cell is not None:
+                matrices[:, i, j, : cell.shape[1], : cell.shape[2]] = cell
+    return tuple(both)
 
 
 def off_diagonal_mean(values):
@@ -119,38 +145,63 @@ def off_diagonal_mean(values):
     return values[:, mask].nanmean(1)
 
 
-def alignment_scores(straight, swapped, triplets, number):
-    """RA2 in numbers, over pairs i != j and the top `number` = C - 1 triplets.
+def alignment_scores(jacobians, triplets, number, memory=WORKSPACE):
+    """RA2 in numbers, over pairs i != j and the top `number` = C - 1 triplets, N each.
 
     alignment: sum of diag(U_j^T J_i V_j) over the sum of J_i's top singular values, signed; 1 is
     perfect, 0 unrelated.
     alignment_neighbours: the same over |i - j| = 1. alignment_swapped: V_j^T J_i U_j in place of
     U_j^T J_i V_j. overlap_uu, overlap_vv, overlap_uv: ||A_i^T B_j||_F^2 / number, immune to
-    rotations inside equal singular values; random subspaces of dimension n give number / n.
+    rotations inside equal singular values; random subspaces of dimension n give number / n:
+    overlap_chance, over the pairs of overlap_uu.
     """
-    top = torch.stack([t.values[:, :number].sum(1) for t in triplets], 1)
-    depth = top.shape[1]
+    depth = len(triplets)
+    values = torch.stack([t.values[:, :number].sum(1) for t in triplets], 1)
+    names = "alignment", "alignment_swapped", "overlap_uu", "overlap_vv", "overlap_uv", "chance"
+    pairs = {name: torch.full_like(values[:, :, None].expand(-1, -1, depth), NAN) for name in names}
+    row, mine = None, None
+    for i, j, straight, swapped in alignment_cells(jacobians, triplets, number, memory):
+        if i != row:
+            row, mine = i, triplets[i].first(number)
+        for name, cell in (("alignment", straight), ("alignment_swapped", swapped)):
+            if cell is not None:
+                pairs[name][:, i, j] = cell.diagonal(dim1=1, dim2=2).sum(1) / values[:, i]
+        other = triplets[j].first(number)
+        sides = {"u": (mine.left, other.left), "v": (mine.right, other.right)}
+        for first, second in ("uu", "vv", "uv"):
+            a, b = sides[first][0], sides[second][1]
+            if a.shape == b.shape:
+                overlap = (a @ b.mT).square().sum((1, 2)) / number
+                pairs[f"overlap_{first}{second}"][:, i, j] = overlap
+        if mine.left.shape == other.left.shape:
+            pairs["chance"][:, i, j] = number / mine.left.shape[2]
+    near = torch.ones(depth, depth, device=values.device).triu(-1).tril(1).bool()
+    pairs["alignment_neighbours"] = pairs["alignment"].masked_fill(~near, NAN)
+    pairs["overlap_chance"] = pairs.pop("chance")
+    return {name: off_diagonal_mean(value) for name, value in pairs.items()}
 
-    def score(matrices):
-        diagonal = matrices.diagonal(dim1=3, dim2=4)[..., :number].sum(3)
-        return diagonal / top[:, :, None]
 
-    pairs = score(straight)
-    near = torch.ones(depth, depth, device=pairs.device).triu(-1).tril(1).bool()
-    scores = {
-        "alignment": off_diagonal_mean(pairs),
-        "alignment_neighbours": off_diagonal_mean(pairs.masked_fill(~near, NAN)),
-        "alignment_swapped": off_diagonal_mean(score(swapped)),
-    }
-    sides = {
-        "u": [t.left[:, :number] for t in triplets],
-        "v": [t.right[:, :number] for t in triplets],
-    }
-    for first, second in ("uu", "vv", "uv"):
-        overlap = torch.full_like(pairs, NAN)
-        for i, a in enumerate(sides[first]):
-            for j, b in enumerate(sides[second]):
-                if a.shape == b.shape:
-                    overlap[:, i, j] = (a @ b.mT).square().sum((1, 2)) / number
-        scores[f"overlap_{first}{second}"] = off_diagonal_mean(overlap)
-    return scores
+class TripletStore:
+    """Triplets of all blocks, in memory or, with a folder, in one file a block: what is bound for
+    cross-block products may be larger than memory."""
+
+    def __init__(self, folder=None):
+        self.folder, self.items = folder, []
+
+    def append(self, triplets):
+        if self.folder is None:
+            self.items.append(triplets)
+        else:
+            path = Path(self.folder) / f"{len(self.items)}.pt"
+            torch.save([getattr(triplets, field.name) for field in fields(Triplets)], path)
+            self.items.append(path)
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, block):
+        item = self.items[block]
+        return Triplets(*torch.load(item, weights_only=True)) if self.folder else item
+
+    def __iter__(self):
+        return (self[block] for block in range(len(self)))

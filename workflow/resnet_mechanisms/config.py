@@ -216,7 +216,11 @@ GRID = {key: (_list(check), REQUIRED) for key, (check, _) in NETWORK.items()}
 SEED = _integer(0, 2**31 - 1)
 GRID["seeds"] = (_list(SEED), REQUIRED)
 MEASURE_INPUTS = {"fc": (_integer(1), 16), "conv": (_integer(1), 8), "conv_down": (_integer(1), 8)}
-MEASURE = {"inputs_seed": (SEED, 0)}
+MEASURE = {
+    "inputs_seed": (SEED, 0),
+    "tolerance": (_number("a number from 1e-5 to 1e-2", lambda value: 1e-5 <= value <= 1e-2), 1e-4),
+    "memory_mb": (_integer(1), 1000),
+}
 GRADIENTS = {
     "theorems": {
         "width": (_integer(1), 256),

@@ -1,4 +1,4 @@
-"""Residual Jacobians of trained blocks as linear operators, without automatic differentiation.
+"""Residual Jacobians of trained blocks as linear operators.
 
 For h_l = relu(skip + F_l(h_{l-1})) at a given input, D_l = diag(1[skip + F_l > 0]) is held constant
 and
@@ -8,16 +8,25 @@ and
 (Li & Papyan 2023, as in the authors' measurement code; neither dh_l/dh_{l-1} - I nor the Jacobian
 of the unmasked branch). In a plain net h_l = relu(F_l), so J_l is the Jacobian of the whole block.
 With batch norm folded into the weights, F_l is W2 relu(W1 h + b1) + b2, hence J_l = D_l W2 D1 W1
-with the gates D1 of the hidden layer. States of convolutional nets are flattened channel by
-channel, row by row (C x H x W, as Tensor.flatten does).
+with the gates D1 of the hidden layer: two matrix products or convolutions and two masks, without
+automatic differentiation (FullyConnectedJacobian, ConvolutionalJacobian). ModuleJacobian is the
+same operator of any torch module, by forward and reverse mode.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+import copy
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+# Vectors go through a block in parts of this many, so that what lies between its layers stays in a
+# processor's cache.
+CONVOLVED_TOGETHER = 32
+MULTIPLIED_TOGETHER = 1024
+# So many vectors of one input are worth matrices of its own, without its closed gates.
+WORTH_FACTORS = 64
+NOT_FINITE = "the Residual Jacobian is not finite: weights or batch-norm statistics are not"
 
 
 def folded(layer, norm, factor=1.0):
@@ -28,126 +37,343 @@ def folded(layer, norm, factor=1.0):
     return weight.detach() * factor, (norm.bias - norm.running_mean * scale).detach() * factor
 
 
-@dataclass
-class BlockJacobian:
-    """J_l of one block at N states. Vectors are rows: J V for V of shape N x b x n_in is N x b x
-    n_out.
+class Jacobian:
+    """J at N inputs as a linear operator, without the matrix. Vectors are rows: J V for V of shape
+    N x b x n_in is N x b x n_out.
 
-    weight1, weight2: folded weights, out x in (fully connected) or out x in x 3 x 3.
-    gates1, gates2: 0/1 masks D1 and D_l, N x hidden shape and N x output shape.
-    input_shape: a state's shape without the batch, (n,) or (channels, H, W). stride: of the first
-    convolution.
+    A subclass has `shape` (N, n_out, n_in), `dtype`, `device`, `flops` (of one product J v or
+    J^T u), `matvec`, `rmatvec`, and lists in `per_input` its tensors that start with N.
     """
 
-    weight1: torch.Tensor
-    weight2: torch.Tensor
-    gates1: torch.Tensor
-    gates2: torch.Tensor
-    input_shape: tuple
-    stride: int = 1
+    per_input = ()
+
+    def inputs(self, index):
+        """The operator at some of the inputs; `index` is a slice or a list of positions."""
+        part = copy.copy(self)
+        for name in self.per_input:
+            value = getattr(self, name)
+            setattr(part, name, None if value is None else value[index])
+        return part
+
+    def vectors(self, states):
+        """States at this block, N x state's shape, as vectors N x n in the operator's order."""
+        return states.flatten(1)
 
     @property
-    def convolutional(self):
-        return self.weight1.dim() == 4
-
-    @property
-    def shape(self):
-        """(N, n_out, n_in)."""
-        return len(self.gates2), self.gates2[0].numel(), torch.Size(self.input_shape).numel()
-
-    def matvec(self, vectors):
-        """J v for every input and vector: N x b x n_in -> N x b x n_out."""
-        return self._chain(
-            vectors, self.input_shape, (self._first, self.gates1), (self._second, self.gates2)
-        )
-
-    def rmatvec(self, vectors):
-        """J^T u for every input and vector: N x b x n_out -> N x b x n_in."""
-        masked = vectors * self.gates2.flatten(1)[:, None]
-        shape = self.gates2.shape[1:]
-        return self._chain(
-            masked, shape, (self._second_adjoint, self.gates1), (self._first_adjoint, None)
-        )
-
-    def _chain(self, vectors, shape, *steps):
-        """Apply linear maps in turn, each followed by its mask, to N x b vectors seen as a batch of
-        states."""
-        count, number = vectors.shape[:2]
-        h = vectors.reshape(count * number, *shape)
-        for linear, mask in steps:
-            h = linear(h)
-            if mask is not None:
-                h = (h.view(count, number, *mask.shape[1:]) * mask[:, None]).flatten(0, 1)
-        return h.reshape(count, number, -1)
-
-    def _first(self, h):
-        return (
-            F.conv2d(h, self.weight1, None, self.stride, 1)
-            if self.convolutional
-            else h @ self.weight1.T
-        )
-
-    def _second(self, h):
-        return F.conv2d(h, self.weight2, None, 1, 1) if self.convolutional else h @ self.weight2.T
-
-    def _second_adjoint(self, u):
-        return (
-            F.conv_transpose2d(u, self.weight2, None, 1, 1)
-            if self.convolutional
-            else u @ self.weight2
-        )
-
-    def _first_adjoint(self, u):
-        if not self.convolutional:
-            return u @ self.weight1
-        # A strided convolution drops the last rows of an even-sided state; the adjoint must give
-        # them back.
-        height, width = self.input_shape[1:]
-        missing = [
-            side - ((out - 1) * self.stride + 1)
-            for side, out in zip((height, width), u.shape[2:], strict=True)
-        ]
-        return F.conv_transpose2d(u, self.weight1, None, self.stride, 1, output_padding=missing)
-
-    @cached_property
     def dense(self):
-        """J as a matrix for every input: N x n_out x n_in."""
+        """J as a matrix for every input, N x n_out x n_in; formed anew each time."""
         count, _, n = self.shape
-        if not self.convolutional:
-            hidden = self.gates1[:, :, None] * self.weight1
-            return self.gates2[:, :, None] * (self.weight2 @ hidden)
-        basis = torch.eye(n, dtype=self.weight1.dtype, device=self.weight1.device)
+        basis = torch.eye(n, dtype=self.dtype, device=self.device)
         columns = [self.matvec(part.expand(count, -1, -1)) for part in basis.split(128)]
         return torch.cat(columns, 1).mT.contiguous()
 
 
+class MatrixJacobian(Jacobian):
+    """A matrix of every input, N x n_out x n_in."""
+
+    per_input = ("matrix",)
+
+    def __init__(self, matrix):
+        self.matrix, self.dtype, self.device = matrix, matrix.dtype, matrix.device
+
+    @property
+    def shape(self):
+        return tuple(self.matrix.shape)
+
+    @property
+    def flops(self):
+        return 2 * self.matrix[0].numel()
+
+    @property
+    def dense(self):
+        return self.matrix
+
+    def matvec(self, vectors):
+        return vectors @ self.matrix.mT
+
+    def rmatvec(self, vectors):
+        return vectors @ self.matrix
+
+
+class FullyConnectedJacobian(Jacobian):
+    """J = D2 W2 D1 W1 of a fully connected block.
+
+    weight1: hidden x n_in, weight2: n_out x hidden, batch norm folded in. gates1: N x hidden and
+    gates2: N x n_out, 0/1 masks.
+    """
+
+    per_input = ("gates1", "gates2")
+
+    def __init__(self, weight1, weight2, gates1, gates2):
+        self.weight1, self.weight2 = weight1, weight2
+        self.transposed2 = weight2.T.contiguous()
+        self.gates1, self.gates2 = gates1, gates2
+        self.dtype, self.device = weight1.dtype, weight1.device
+
+    @property
+    def shape(self):
+        return len(self.gates2), self.weight2.shape[0], self.weight1.shape[1]
+
+    @property
+    def flops(self):
+        return 2 * (self.weight1.numel() + self.weight2.numel())
+
+    def matvec(self, vectors):
+        """J v for every input and vector: N x b x n_in -> N x b x n_out."""
+        if vectors.shape[1] >= WORTH_FACTORS:
+            factors = map(self.factors, range(len(vectors)))
+            return torch.stack([v @ b.T @ a for v, (a, b) in zip(vectors, factors, strict=True)])
+        steps = (self.weight1.T, self.gates1), (self.weight2.T, self.gates2)
+        return self._chain(vectors, steps)
+
+    def rmatvec(self, vectors):
+        """J^T u for every input and vector: N x b x n_out -> N x b x n_in."""
+        if vectors.shape[1] >= WORTH_FACTORS:
+            factors = map(self.factors, range(len(vectors)))
+            return torch.stack([u @ a.T @ b for u, (a, b) in zip(vectors, factors, strict=True)])
+        steps = (self.weight2, self.gates1), (self.weight1, None)
+        return self._chain(vectors * self.gates2[:, None], steps)
+
+    def _chain(self, vectors, steps):
+        """Products with the matrices that all inputs share, each followed by the inputs' masks."""
+        count, number = vectors.shape[:2]
+        together = max(1, MULTIPLIED_TOGETHER // number)
+        parts = []
+        for first in range(0, count, together):
+            part = slice(first, first + together)
+            h = vectors[part].reshape(-1, vectors.shape[2])
+            for matrix, mask in steps:
+                h = h @ matrix
+                if mask is not None:
+                    h.view(-1, number, h.shape[1]).mul_(mask[part, None])
+            parts.append(h)
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return out.view(count, number, -1)
+
+    def factors(self, index):
+        """J = A^T B at one input through its open hidden units alone: A is D2 W2's part of shape
+        open x n_out, B that of W1, open x n_in."""
+        open_units = self.gates1[index].nonzero()[:, 0]
+        return self.transposed2[open_units] * self.gates2[index], self.weight1[open_units]
+
+    @property
+    def dense(self):
+        return torch.stack([a.T @ b for a, b in map(self.factors, range(len(self.gates2)))])
+
+
+class ConvolutionalJacobian(Jacobian):
+    """J = D2 W2 D1 W1 of a block of two 3x3 convolutions with padding 1.
+
+    Vectors are states flattened row by row, channels last (H x W x channels): `vectors` brings
+    states N x channels x H x W into this order. weight1, weight2: out x in x 3 x 3, batch norm
+    folded in. gates1, gates2: 0/1 masks N x channels x H x W. input_shape: (channels, H, W).
+    stride: of the first convolution.
+    """
+
+    per_input = ("gates1", "gates2")
+
+    def __init__(self, weight1, weight2, gates1, gates2, input_shape, stride=1):
+        self.weight1 = weight1.contiguous(memory_format=torch.channels_last)
+        self.weight2 = weight2.contiguous(memory_format=torch.channels_last)
+        # The adjoint of a convolution with stride 1 is one with the kernel turned round.
+        self.adjoint1, self.adjoint2 = (
+            w.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+            for w in (weight1, weight2)
+        )
+        self.gates1, self.gates2 = (
+            g.permute(0, 2, 3, 1).contiguous().flatten(1) for g in (gates1, gates2)
+        )
+        self.input_shape, self.stride = tuple(input_shape), stride
+        self.hidden_shape, self.output_shape = gates1.shape[1:], gates2.shape[1:]
+        self.dtype, self.device = weight1.dtype, weight1.device
+
+    @property
+    def shape(self):
+        return len(self.gates2), self.output_shape.numel(), math.prod(self.input_shape)
+
+    @property
+    def flops(self):
+        pixels = self.hidden_shape[1] * self.hidden_shape[2]
+        return 2 * pixels * (self.weight1.numel() + self.weight2.numel())
+
+    def vectors(self, states):
+        return states.permute(0, 2, 3, 1).flatten(1)
+
+    def matvec(self, vectors):
+        """J v for every input and vector: N x b x n_in -> N x b x n_out."""
+        return self._in_parts(self._forward, vectors, self.shape[1])
+
+    def rmatvec(self, vectors):
+        """J^T u for every input and vector: N x b x n_out -> N x b x n_in."""
+        return self._in_parts(self._adjoint, vectors, self.shape[2])
+
+    def _in_parts(self, product, vectors, n):
+        count, number = vectors.shape[:2]
+        inputs = max(1, CONVOLVED_TOGETHER // number)
+        if number <= CONVOLVED_TOGETHER and count <= inputs:
+            return product(vectors, slice(None))
+        out = vectors.new_empty(count, number, n)
+        for first in range(0, count, inputs):
+            part = slice(first, first + inputs)
+            for start in range(0, number, CONVOLVED_TOGETHER):
+                some = slice(start, start + CONVOLVED_TOGETHER)
+                out[part, some] = product(vectors[part, some], part)
+        return out
+
+    def _forward(self, vectors, part):
+        h = self._images(vectors, self.input_shape)
+        h = F.conv2d(h, self.weight1, None, self.stride, 1)
+        h = self._masked(h, vectors, self.gates1[part])
+        h = F.conv2d(self._images(h, self.hidden_shape), self.weight2, None, 1, 1)
+        return self._masked(h, vectors, self.gates2[part])
+
+    def _adjoint(self, vectors, part):
+        h = self._images(vectors * self.gates2[part, None], self.output_shape)
+        h = self._masked(F.conv2d(h, self.adjoint2, None, 1, 1), vectors, self.gates1[part])
+        h = self._images(h, self.hidden_shape)
+        if self.stride == 1:
+            h = F.conv2d(h, self.adjoint1, None, 1, 1)
+        else:
+            # A strided convolution drops the last rows of an even-sided state; the adjoint must
+            # give them back.
+            missing = [
+                side - ((out - 1) * self.stride + 1)
+                for side, out in zip(self.input_shape[1:], self.hidden_shape[1:], strict=True)
+            ]
+            h = F.conv_transpose2d(h, self.weight1, None, self.stride, 1, output_padding=missing)
+        return h.permute(0, 2, 3, 1).reshape(*vectors.shape[:2], -1)
+
+    @staticmethod
+    def _images(vectors, shape):
+        """Vectors as a batch of images whose memory keeps its order."""
+        channels, height, width = shape
+        return vectors.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def _masked(images, vectors, gates):
+        flat = images.permute(0, 2, 3, 1).reshape(*vectors.shape[:2], -1)
+        return flat.mul_(gates[:, None])
+
+    def probes(self):
+        """Sets of unit vectors whose images under J^T do not overlap, summed: yields
+        number x n_out.
+
+        An output pixel depends on the input pixels of a square of 3 + 2 stride; output pixels that
+        lie that far apart may be probed together. So sum ||J^T p||^2 over the
+        ceil((3 + 2 stride) / stride)^2 x channels probes p is ||J||_F^2 exactly.
+        """
+        channels, height, width = self.output_shape
+        apart = self._apart()
+        for row in range(min(apart, height)):
+            for column in range(min(apart, width)):
+                grid = torch.zeros(height, width, dtype=self.dtype, device=self.device)
+                grid[row::apart, column::apart] = 1
+                unit = torch.eye(channels, dtype=self.dtype, device=self.device)
+                yield (grid[None, :, :, None] * unit[:, None, None, :]).flatten(1)
+
+    def _apart(self):
+        return -(-(3 + 2 * self.stride) // self.stride)
+
+    @property
+    def number_of_probes(self):
+        channels, height, width = self.output_shape
+        return channels * min(self._apart(), height) * min(self._apart(), width)
+
+
+class ModuleJacobian(Jacobian):
+    """J of any torch callable, by forward mode (J v) and reverse mode (J^T u).
+
+    branch: takes states N x any shape and returns outputs N x any shape, each row from its own row
+    alone (evaluation mode). states: where it is linearised. gates: optional mask of the outputs'
+    shape, N first, that multiplies J from the left (D_l of a Residual Jacobian). flops: of one
+    product, where known, for the choice of the cheaper solver; a hundred times n by default.
+    Raises ValueError where the branch mixes rows or is not finite at the states.
+    """
+
+    per_input = ("at", "gates")
+
+    def __init__(self, branch, states, gates=None, flops=None):
+        self.branch, self.at, self.gates = branch, states.detach(), gates
+        self.dtype, self.device = states.dtype, states.device
+        with torch.no_grad():
+            output = branch(self.at)
+            if len(output) != len(states):
+                raise ValueError(
+                    f"the branch turns {len(states)} states into {len(output)} outputs; "
+                    "expected one output for each state"
+                )
+            alone = branch(self.at[:1].expand(2, *self.at.shape[1:]))  # batch norm needs two
+        scale = max(1, float(output.abs().max()))
+        if not torch.allclose(alone[0], output[0], rtol=1e-3, atol=1e-3 * scale):
+            raise ValueError(
+                "the branch's output at one state changes with the other states of the batch; "
+                "call eval() on the module first"
+            )
+        self.output_shape = output.shape[1:]
+        self._flops = flops
+
+    @property
+    def shape(self):
+        return len(self.at), self.output_shape.numel(), self.at[0].numel()
+
+    @property
+    def flops(self):
+        return self._flops or 100 * max(self.shape[1:])
+
+    def matvec(self, vectors):
+        """J v for every input and vector: N x b x n_in -> N x b x n_out."""
+
+        def product(tangent):
+            return torch.func.jvp(self.branch, (self.at,), (tangent.view_as(self.at),))[1]
+
+        out = torch.func.vmap(product, in_dims=1, chunk_size=self._together())(vectors)
+        if self.gates is not None:
+            out = out * self.gates
+        return out.flatten(2).transpose(0, 1).contiguous()
+
+    def rmatvec(self, vectors):
+        """J^T u for every input and vector: N x b x n_out -> N x b x n_in."""
+        out = vectors.transpose(0, 1).reshape(-1, len(self.at), *self.output_shape)
+        if self.gates is not None:
+            out = out * self.gates
+        _, pull = torch.func.vjp(self.branch, self.at)
+        out = torch.func.vmap(lambda u: pull(u)[0], chunk_size=self._together())(out)
+        return out.flatten(2).transpose(0, 1).contiguous()
+
+    def _together(self):
+        return max(1, CONVOLVED_TOGETHER // len(self.at))
+
+
 @torch.no_grad()
 def linearise_block(block, h):
-    """One block at N states h, in evaluation mode: (BlockJacobian, masked branch f_l = D_l F_l,
-    next state h_l)."""
+    """One block at N states h, in evaluation mode: (Jacobian, masked branch f_l = D_l F_l, next
+    state h_l)."""
     weight1, bias1 = folded(block.linear1, block.norm1)
     weight2, bias2 = folded(block.linear2, block.norm2, block.survival)
-    if isinstance(block.linear1, nn.Conv2d):
+    convolutional = isinstance(block.linear1, nn.Conv2d)
+    if convolutional:
         stride = block.linear1.stride[0]
         a = F.conv2d(h, weight1, bias1, stride, 1)
         f = F.conv2d(F.relu(a), weight2, bias2, 1, 1)
     else:
-        stride = 1
         a = F.linear(h, weight1, bias1)
         f = F.linear(F.relu(a), weight2, bias2)
     total = block.skip(h) + f
-    gates1, gates2 = ((z > 0).to(h.dtype) for z in (a, total))
-    jacobian = BlockJacobian(weight1, weight2, gates1, gates2, tuple(h.shape[1:]), stride)
-    return jacobian, gates2 * f, F.relu(total)
+    gates = [(z > 0).to(h.dtype) for z in (a, total)]
+    if convolutional:
+        jacobian = ConvolutionalJacobian(weight1, weight2, *gates, h.shape[1:], stride)
+    else:
+        jacobian = FullyConnectedJacobian(weight1, weight2, *gates)
+    return jacobian, gates[1] * f, F.relu(total)
 
 
 @torch.no_grad()
 def linearise(network, x):
     """The states h_0..h_L of images `x` and the Residual Jacobian of every block there.
 
-    Returns (states, jacobians, branches): L + 1 states, L BlockJacobian, and L masked branch
-    outputs f_l = D_l F_l. Raises ValueError when the network is in training mode (its batch norm
-    would mix the images).
+    Returns (states, jacobians, branches): L + 1 states, L Jacobians, and L masked branch outputs
+    f_l = D_l F_l. Raises ValueError when the network is in training mode (its batch norm would mix
+    the images).
     """
     if network.training:
         raise ValueError(

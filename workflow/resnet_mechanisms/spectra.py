@@ -7,28 +7,39 @@ rows of the tables `residual_alignment.csv` and `spectra_per_block.csv`.
 
 import itertools
 import math
+import re
 import sys
+import tempfile
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 import xarray as xr
 
-from .alignment import alignment_matrices, alignment_scores, line_fit, trajectory_scores
+from .alignment import (
+    TripletStore,
+    alignment_matrices,
+    alignment_scores,
+    line_fit,
+    trajectory_scores,
+)
 from .datasets import balanced_subset, training_labels
 from .errors import UserError
-from .jacobians import linearise
+from .jacobians import MatrixJacobian, linearise
 from .networks import Network
 from .neural_collapse import neural_collapse
-from .svd import top_triplets
+from .svd import NotConverged, frobenius, top_triplets
 from .tables import KEYS
 
 PER_INPUT = [
     "line_shape_score", "step_cv", "step_cosine", "pc1_share", "alignment", "alignment_neighbours",
-    "alignment_swapped", "overlap_uu", "overlap_vv", "overlap_uv", "jh_over_f", "inverse_slope",
-    "inverse_intercept", "inverse_r2",
+    "alignment_swapped", "overlap_uu", "overlap_vv", "overlap_uv", "overlap_chance", "jh_over_f",
+    "inverse_slope", "inverse_intercept", "inverse_r2",
 ]  # fmt: skip
+PER_BLOCK = ["singular_values", "residual", "frobenius", "frobenius_error", "jh_over_f"]
 # RA4 of a network: the line through 1/s_1 where s_1 is the mean over inputs, so that an input with
 # almost no open gate at some block, where 1/s_1 is huge, does not decide.
 PER_SPLIT = ["line_slope", "line_intercept", "line_r2"]
@@ -36,61 +47,140 @@ OUTCOMES = ["train_accuracy", "test_accuracy", "train_loss"]
 PER_NETWORK = ["nc1", "nc2_norm", "nc2_angle", "nc3", "nc4", *OUTCOMES]
 PAIRS = ["alignment_matrix", "alignment_matrix_swapped"]
 SPLITS = ["train", "test"]
-SAMPLES_PER_CLASS = 10
+SAMPLES_PER_CLASS, SAMPLES = 10, 200  # paths kept for the pictures: of a class, at most in all
 STATUS_WITH_VALUES = ("ok", "too_few_points")
 
 
-def vectors_kept(classes):
-    """Triplets computed and stored: C + 5, at most 30."""
+def vectors_taken(classes):
+    """Triplets computed of every Jacobian: C + 5."""
+    return classes + 5
+
+
+def vectors_shown(classes):
+    """Triplets whose alignment matrices are kept for the pictures: C + 5, at most 30."""
     return min(classes + 5, 30)
 
 
+@dataclass
+class Report:
+    """Lines on how far the measurement of one network is: at most one a second."""
+
+    where: str
+    began: float  # time.monotonic() at the first network
+    before: int  # networks finished
+    networks: int
+    last: float = 0.0
+
+    def __call__(self, share, text):
+        """`share` of this network is done, 0 to 1."""
+        now = time.monotonic()
+        if share < 1 and now - self.last < 1:
+            return
+        self.last = now
+        done = (self.before + share) / self.networks
+        left = (now - self.began) * (1 - done) / done
+        print(f"{self.where}: {text}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def bytes_per_input(jacobians, number):
+    """What the measurement of one input holds until all blocks are aligned: triplets, gates,
+    states."""
+    numbers = 0
+    for jacobian in jacobians:
+        _, n_out, n_in = jacobian.shape
+        numbers += number * (n_out + n_in) + 3 * n_in + 3 * n_out
+    return numbers * jacobians[0].dtype.itemsize
+
+
 @torch.no_grad()
-def measure_inputs(network, x, classes):
+def measure_inputs(network, x, classes, settings, report=lambda share, text: None):
     """Everything about the blocks at N images `x`, as a dict of arrays that start with N.
 
-    singular_values, residual (N x L x K), frobenius, step_length (N x L), the scores PER_INPUT (N),
-    and the alignment matrices (N x L x L x K x K). K may be smaller than C + 5 where a state is:
-    the rest is NaN.
+    singular_values, residual (N x L x K), frobenius, frobenius_error, step_length (N x L), the
+    scores PER_INPUT (N), with K = C + 5; blank (NaN) where a state is smaller. The alignment
+    matrices (L x L x K' x K', K' at most 30) are those of the first image alone.
+
+    As many images together as `settings["memory_mb"]` holds; where not even the vectors of one fit,
+    they wait in temporary files. Raises UserError, naming the block, where a Jacobian is not finite
+    or a triplet misses `settings["tolerance"]`.
     """
+    number = vectors_taken(classes)
+    budget = settings["memory_mb"] * 1e6 / 2
+    each = bytes_per_input(linearise(network, x[:1])[1], number)
+    together = max(1, int(budget // each))
+    parts = []
+    for first in range(0, len(x), together):
+        images = x[first : first + together]
+
+        def progress(share, text, first=first, images=images):
+            report(
+                (first + share * len(images)) / len(x),
+                f"inputs {first + 1} to {first + len(images)} of {len(x)}, {text}",
+            )
+
+        with tempfile.TemporaryDirectory() as folder:
+            store = TripletStore(folder if each > budget else None)
+            parts.append(
+                _measure_together(network, images, classes, settings, store, progress, not parts)
+            )
+    pictures = {name: parts[0].pop(name) for name in PAIRS}
+    return pictures | {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
+def _measure_together(network, x, classes, settings, store, progress, pictures):
     states, jacobians, branches = linearise(network, x)
-    number = vectors_kept(classes)
-    triplets = [top_triplets(jacobian, number) for jacobian in jacobians]
-    straight, swapped = alignment_matrices(jacobians, triplets)
-    scores, step_length = trajectory_scores(states)
-    scores |= alignment_scores(straight, swapped, triplets, classes - 1)
-    values = torch.stack([t.values for t in triplets], 1)
-    scores |= line_fit(1 / values[:, :, 0].double())
-    products = [
-        j.matvec(h.flatten(1)[:, None])[:, 0] for j, h in zip(jacobians, states[:-1], strict=True)
-    ]
-    ratios = [
-        a.norm(dim=1) / f.flatten(1).norm(dim=1) for a, f in zip(products, branches, strict=True)
-    ]
-    scores["jh_over_f"] = torch.stack(ratios, 1).mean(1)
-    result = {
-        "singular_values": values,
-        "residual": torch.stack([t.residual for t in triplets], 1),
-        "frobenius": torch.stack([t.frobenius for t in triplets], 1),
-        "step_length": step_length,
-        "alignment_matrix": straight,
-        "alignment_matrix_swapped": swapped,
-        **scores,
-    }
-    arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in result.items()}
-    missing = number - values.shape[2]
-    for name, axes in (("singular_values", 1), ("residual", 1), (PAIRS[0], 2), (PAIRS[1], 2)):
-        padding = [(0, 0)] * (arrays[name].ndim - axes) + [(0, missing)] * axes
-        arrays[name] = np.pad(arrays[name], padding, constant_values=np.nan)
-    return arrays
+    depth, number = len(jacobians), vectors_taken(classes)
+    per_block = {name: [] for name in PER_BLOCK}
+    worst = 0.0
+    for block, (jacobian, h, f) in enumerate(zip(jacobians, states, branches, strict=False)):
+        if not states[block + 1].flatten(1).norm(dim=1).isfinite().all():
+            raise UserError(f"block {block + 1}: its output is not finite, or its square")
+        try:
+            triplets = top_triplets(jacobian, number, settings["tolerance"])
+        except (FloatingPointError, NotConverged) as error:
+            raise UserError(f"block {block + 1}: {error}") from None
+        norm = frobenius(jacobian, triplets)
+        missing = (0, number - triplets.values.shape[1])
+        product = jacobian.matvec(jacobian.vectors(h)[:, None])[:, 0]
+        found = {
+            "singular_values": F.pad(triplets.values, missing, value=torch.nan),
+            "residual": F.pad(triplets.residual, missing, value=torch.nan),
+            "frobenius": norm.value,
+            "frobenius_error": norm.error,
+            "jh_over_f": product.norm(dim=1) / f.flatten(1).norm(dim=1),
+        }
+        for name, value in found.items():
+            per_block[name].append(value)
+        store.append(triplets)
+        worst = max(worst, triplets.residual.max().item())
+        progress(
+            (block + 1) / depth / 2, f"block {block + 1} of {depth}, worst residual {worst:.1e}"
+        )
+    result = {name: torch.stack(value, 1) for name, value in per_block.items()}
+    result["jh_over_f"] = result["jh_over_f"].mean(1)
+    scores, result["step_length"] = trajectory_scores(states)
+    workspace = settings["memory_mb"] * 1e6 / 8
+    result |= scores | alignment_scores(jacobians, store, classes - 1, workspace)
+    result |= line_fit(1 / result["singular_values"][:, :, 0].double())
+    if pictures:
+        one = [jacobian.inputs(slice(0, 1)) for jacobian in jacobians]
+        theirs = store if len(x) == 1 else [triplets.inputs(slice(0, 1)) for triplets in store]
+        shown = vectors_shown(classes)
+        for name, matrices in zip(PAIRS, alignment_matrices(one, theirs, shown), strict=True):
+            result[name] = matrices[0]
+    progress(1.0, f"{depth} blocks, worst residual {worst:.1e}")
+    return {name: value.cpu().numpy().astype(np.float32) for name, value in result.items()}
 
 
 def blank_dead_inputs(result):
     """Blank (NaN) the inputs of `measure_inputs` at which some block has J = 0, where neither
     alignment nor 1/s_1 is defined. Returns which they are (N)."""
     dead = (result["singular_values"][:, :, 0] == 0).any(1)
-    for value in result.values():
-        value[dead] = np.nan
+    for name, value in result.items():
+        if name not in PAIRS:
+            value[dead] = np.nan
+        elif dead[0]:
+            value[:] = np.nan
     return dead
 
 
@@ -108,21 +198,21 @@ def project_trajectories(network, x, seed=0):
     path = torch.stack([h for h, fits in zip(states, same, strict=True) if fits], 1).cpu().double()
     n = path.shape[2]
     points = path.flatten(0, 1)
-    centred = points - points.mean(0)
-    _, s, directions = torch.linalg.svd(centred, full_matrices=False)
+    centre = points.mean(0)
+    path -= centre  # of all points: `points` is the same memory
+    top = top_triplets(MatrixJacobian(points[None]), 2, 1e-8)
+    directions = top.right[0]
     # The sign of a principal component is free: make its largest entry positive.
-    directions = (
-        directions[:2]
-        * directions[:2].gather(1, directions[:2].abs().argmax(1, keepdim=True)).sign()
-    )
+    directions = directions * directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
     random = torch.randn(
         2, n, generator=torch.Generator().manual_seed(seed), dtype=torch.double
     ) / math.sqrt(n)
     out = np.full((2, len(x), len(states), 2), np.nan, dtype=np.float32)
     first = same.index(True)
-    out[0, :, first:] = ((path - points.mean(0)) @ directions.T).numpy()
-    out[1, :, first:] = (path @ random.T).numpy()
-    return out, (s[:2].square() / s.square().sum()).numpy().astype(np.float32)
+    out[0, :, first:] = (path @ directions.T).numpy()
+    out[1, :, first:] = (path @ random.T + centre @ random.T).numpy()
+    share = top.values[0].square() / points.square().sum()
+    return out, share.numpy().astype(np.float32)
 
 
 def at_chance(accuracy, labels, classes):
@@ -133,7 +223,21 @@ def at_chance(accuracy, labels, classes):
 
 
 @torch.no_grad()
-def measure_network(network, images, labels, chosen, sample):
+def last_features(network, x, memory):
+    """What the classifier sees of images `x`, in batches whose states fit in `memory` bytes."""
+    state = network.first_state(x[:1])
+    # A block holds its input, its branch and its output, the second of two resolutions wider.
+    batch = max(1, min(2000, int(memory // (6 * state.numel() * state.itemsize))))
+    features = []
+    for h in map(network.first_state, x.split(batch)):
+        for block in network.blocks:
+            h = block(h)
+        features.append(network.features(h))
+    return torch.cat(features)
+
+
+@torch.no_grad()
+def measure_network(network, images, labels, chosen, sample, settings, report):
     """All that is measured on one network, as arrays without the dimensions seed and epoch, the
     splits stacked; None for a dead network, with a block that has J = 0 at every input of a split.
 
@@ -142,31 +246,39 @@ def measure_network(network, images, labels, chosen, sample):
     """
     classes = len(images.classes)
     device = images.x_train.device
+    x = torch.cat(
+        [
+            pool[chosen[split].to(device)]
+            for split, pool in zip(SPLITS, (images.x_train, images.x_test), strict=True)
+        ]
+    )
+    both = measure_inputs(network, x, classes, settings, report)
+    dead = blank_dead_inputs(both)
+    result = {name: both.pop(name) for name in PAIRS}
     inputs = max(len(index) for index in chosen.values())
-    splits = {}
-    for split, x in zip(SPLITS, (images.x_train, images.x_test), strict=True):
-        part = measure_inputs(network, x[chosen[split].to(device)], classes)
-        if blank_dead_inputs(part).all():
-            return None
-        top = torch.from_numpy(part["singular_values"][..., 0]).double().nanmean(0)
-        splits[split] = part, line_fit(1 / top[None])
-    train, _ = splits["train"]
-    result = {name: train.pop(name)[0] for name in PAIRS}
-    for name in train:
-        parts = [part[name] for part, _ in splits.values()]
+    boundary = len(chosen["train"])
+    if dead[:boundary].all() or dead[boundary:].all():
+        return None
+    for name, value in both.items():
+        parts = value[:boundary], value[boundary:]
         # A test set with fewer images than inputs asked for leaves blanks.
         missing = [[(0, inputs - len(a))] + [(0, 0)] * (a.ndim - 1) for a in parts]
         padded = [np.pad(a, m, constant_values=np.nan) for a, m in zip(parts, missing, strict=True)]
         result[name] = np.stack(padded)
+    top = torch.from_numpy(result["singular_values"][..., 0]).double().nanmean(1)
+    fits = line_fit(1 / top)
     for name in PER_SPLIT:
-        result[name] = [fit[name.replace("line", "inverse")].item() for _, fit in splits.values()]
-    features = [network.features(network.states(x)[-1]) for x in images.x_train.split(2000)]
+        result[name] = fits[name.replace("line", "inverse")].numpy()
+    features = last_features(network, images.x_train, settings["memory_mb"] * 1e6 / 8)
     head = network.classifier
-    result |= neural_collapse(
-        torch.cat(features).double(), labels, head.weight.double(), head.bias.double()
-    )
+    result |= neural_collapse(features.double(), labels, head.weight.double(), head.bias.double())
     paths, shares = project_trajectories(network, images.x_train[sample.to(device)])
     return result | {"trajectory": paths, "trajectory_variance_share": shares}
+
+
+def readable(name):
+    """A parameter's name with its block counted from 1: `block 2: linear1.weight`."""
+    return re.sub(r"^blocks\.(\d+)\.", lambda match: f"block {int(match[1]) + 1}: ", name)
 
 
 def load_network(config, recipe, images, weights):
@@ -174,7 +286,7 @@ def load_network(config, recipe, images, weights):
     the checkpoint holds numbers that are not finite."""
     for name, value in weights.items():
         if not value.isfinite().all():
-            raise UserError(f"{name} holds numbers that are not finite")
+            raise UserError(f"{readable(name)} holds numbers that are not finite")
     shape, classes = images.x_train.shape[1:], len(images.classes)
     network = Network(config, shape, classes, recipe["stochastic_depth"])
     network.load_state_dict(weights)
@@ -189,29 +301,30 @@ def measure(config, recipe, images, checkpoints, history, settings):
         images: datasets.Images on the device to measure on.
         checkpoints: {seed: {"status": ..., "checkpoints": {epoch: state_dict}}}.
         history: DataFrame of history.csv.
-        settings: the config's `measure`: inputs (per type), inputs_seed.
+        settings: the config's `measure`: inputs (per type), inputs_seed, tolerance, memory_mb.
 
     Returns: Dataset as documented in docs/file-formats.md. A diverged or dead network, or one that
     is at chance on its training images though it was trained, is there with its status and blanks.
     """
     depth, classes, seeds = config["depth"], config["classes"], config["seeds"]
     epochs = sorted({epoch for seed in seeds for epoch in checkpoints[seed]["checkpoints"]}) or [0]
-    number = vectors_kept(classes)
+    number, shown = vectors_taken(classes), vectors_shown(classes)
     count, draw = settings["inputs"][config["type"]], settings["inputs_seed"]
     chosen = {
         "train": balanced_subset(images.y_train, count, draw),
         "test": balanced_subset(images.y_test, count, draw),
     }
-    sample = balanced_subset(images.y_train, SAMPLES_PER_CLASS * classes, draw)
+    sample = balanced_subset(images.y_train, min(SAMPLES_PER_CLASS * classes, SAMPLES), draw)
     sample = sample[torch.argsort(images.y_train.cpu()[sample], stable=True)]
 
     inputs = {"split": 2, "input": max(len(index) for index in chosen.values())}
-    pair = {"row_block": depth, "column_block": depth, "u": number, "v": number}
+    pair = {"row_block": depth, "column_block": depth, "u": shown, "v": shown}
     paths = {"projection": 2, "sample": len(sample), "layer": depth + 1, "component": 2}
     shapes = {
         "singular_values": inputs | {"block": depth, "rank": number},
         "residual": inputs | {"block": depth, "rank": number},
         "frobenius": inputs | {"block": depth},
+        "frobenius_error": inputs | {"block": depth},
         "step_length": inputs | {"block": depth},
         **dict.fromkeys(PER_INPUT, inputs),
         **dict.fromkeys(PER_SPLIT, {"split": 2}),
@@ -223,7 +336,6 @@ def measure(config, recipe, images, checkpoints, history, settings):
     shapes = {name: {"seed": len(seeds), "epoch": len(epochs)} | s for name, s in shapes.items()}
     data = {name: np.full(list(s.values()), np.nan, np.float32) for name, s in shapes.items()}
     status = np.full((len(seeds), len(epochs)), "", dtype=object)
-    chance = np.nan  # of the overlap of random subspaces; unknown where no network was trained
     began, done = time.monotonic(), 0
     for (s, seed), (e, epoch) in itertools.product(enumerate(seeds), enumerate(epochs)):
         weights = checkpoints[seed]["checkpoints"].get(epoch)
@@ -237,27 +349,21 @@ def measure(config, recipe, images, checkpoints, history, settings):
         if epoch > 0 and at_chance(row.train_accuracy, labels, classes):
             status[s, e] = "chance_accuracy"
             continue
+        where = f"seed {seed}, epoch {epoch}"
+        report = Report(where, began, done, len(seeds) * len(epochs))
+        done += 1
         try:
             network = load_network(config, recipe, images, weights)
+            result = measure_network(network, images, labels, chosen, sample, settings, report)
         except UserError as error:
-            where = f"{config['type']}-{config['skip']}, depth {depth}, seed {seed}, epoch {epoch}"
-            raise UserError(f"{where}: {error}") from None
-        chance = (classes - 1) / network.first_state(images.x_train[:1]).numel()
-        result = measure_network(network, images, labels, chosen, sample)
+            name = f"{config['type']}-{config['skip']}, depth {depth}"
+            raise UserError(f"{name}, {where}: {error}") from None
         if result is None:
             status[s, e] = "dead"
             continue
         status[s, e] = "ok" if depth >= 3 else "too_few_points"
         for name, value in result.items():
             data[name][s, e] = value
-        done += 1
-        left = (time.monotonic() - began) / done * (len(seeds) * len(epochs) - done)
-        print(
-            f"seed {seed}, epoch {epoch}: {depth} blocks, {inputs['input']} inputs of each split, "
-            f"worst residual {np.nanmax(result['residual']):.1e}, {left:.0f} s left",
-            file=sys.stderr,
-            flush=True,
-        )
     labels = [training_labels(images, recipe, seed).cpu()[sample].numpy() for seed in seeds]
     variables = {name: (list(shapes[name]), value) for name, value in data.items()}
     return xr.Dataset(
@@ -271,7 +377,7 @@ def measure(config, recipe, images, checkpoints, history, settings):
             "rank": range(1, number + 1), "layer": range(depth + 1),
             "projection": ["pca", "random"],
         },
-        attrs={name: config[name] for name in KEYS} | {"overlap_chance": chance},
+        attrs={name: config[name] for name in KEYS} | {"tolerance": settings["tolerance"]},
     )  # fmt: skip
 
 
@@ -298,7 +404,6 @@ def rows(data):
                 top = s[..., 0]
                 with np.errstate(invalid="ignore", divide="ignore"):
                     measured |= {
-                        "overlap_chance": data.attrs["overlap_chance"],
                         "sigma_1": nanmean(top),
                         "sigma_c_ratio": nanmean(s[..., classes - 1] / top)
                         if classes <= s.shape[-1]

@@ -16,6 +16,7 @@ from snakemake.io import strip_wildcard_constraints
 WORKFLOW = Path(os.path.realpath(workflow.basedir), "workflow")
 sys.path.insert(0, str(WORKFLOW))
 
+from resnet_mechanisms import costs
 from resnet_mechanisms.config import FIGURES, check_file, data_name, resolve
 from resnet_mechanisms.errors import UserError
 
@@ -169,10 +170,26 @@ def train_seconds(wildcards):
     return int(10 + len(network["seeds"]) * steps * step)
 
 
-def spectra_seconds(wildcards):
+def spectra_cost(wildcards):
+    """(seconds, megabytes) that measuring one network takes."""
     network = STUDY.networks[wildcards.network]
-    inputs = 2 * STUDY.measure["inputs"][network["type"]] * len(network["seeds"])
-    return int(10 + inputs * (0.01 * network["depth"] + 0.05 * work(network)))
+    name = network["dataset"]
+    shape = costs.image_shape(STUDY.datasets[name], STUDY.data_file(name))
+    recipe = STUDY.recipes[network["recipe"]]
+    return costs.spectra_cost(network, recipe, network["classes"], STUDY.measure, shape)
+
+
+def spectra_seconds(wildcards):
+    return int(spectra_cost(wildcards)[0])
+
+
+def spectra_minutes(wildcards, attempt):
+    """Twice the estimate, and what a node needs to start."""
+    return attempt * (5 + spectra_seconds(wildcards) // 30)
+
+
+def spectra_megabytes(wildcards, attempt):
+    return attempt * int(1.25 * spectra_cost(wildcards)[1])
 
 
 def minutes(seconds):

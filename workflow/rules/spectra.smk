@@ -21,8 +21,8 @@ rule measure_spectra:
         "../../envs/measure.yaml"
     threads: 1
     resources:
-        mem_mb=megabytes(3000),
-        runtime=minutes(spectra_seconds),
+        mem_mb=spectra_megabytes,
+        runtime=spectra_minutes,
         device=STUDY.device,
     params:
         network=network_json,

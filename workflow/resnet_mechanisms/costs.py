@@ -1,0 +1,131 @@
+"""What jobs cost before they run: seconds on one core and megabytes, from the configuration alone.
+
+Plain arithmetic without torch, so that the workflow can ask while it plans. The rates are those of
+one core of a server processor; compare with results/benchmarks (`make bench`) on yours.
+"""
+
+import math
+from functools import cache
+from zipfile import ZipFile
+
+PRODUCTS = 9e10  # flop/s of large matrix products and convolutions in float32
+MEMORY_BOUND = 4e10  # flop/s of what streams bases, or batches of states, through memory
+STARTED = 3.5, 570  # seconds and megabytes of a process that has imported torch
+BLOCK_STEP = 4e-4  # seconds a block step of the Lanczos solver takes beside its arithmetic
+EMBEDDED = {"digits": (1, 8, 8, 1500)}
+
+
+@cache
+def _npz_shape(path):
+    """(channels, H, W, images) of an .npz, from the header of x_train, without reading it."""
+    from numpy.lib import format as npy
+
+    with ZipFile(path) as archive, archive.open("x_train.npy") as file:
+        read = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}
+        shape, *_ = read[npy.read_magic(file)[0]](file)
+    count, height, width, *channels = shape
+    return (*channels, 1)[0], height, width, count
+
+
+def image_shape(entry, path=None):
+    """(channels, H, W, images) of a data set entry; `path` of its file where it has one. A file
+    that cannot be read counts as ten thousand images of 32 x 32: what is wrong with it is for the
+    job to say."""
+    if path is None:
+        return EMBEDDED.get(entry["source"], (3, 32, 32, 10_000))
+    try:
+        return _npz_shape(path)
+    except Exception:
+        return 3, 32, 32, 10_000
+
+
+def blocks_of(network, shape):
+    """(n_out, n_in, flops of one product with J, convolutional) of every block."""
+    depth, width = network["depth"], network["width"]
+    if network["type"] == "fc":
+        return [(width, width, 4 * width**2, False)] * depth
+    side = 4 if shape[1] <= 8 else 16
+    out, channels = [], width
+    for block in range(1, depth + 1):
+        down = network["type"] == "conv_down" and block == depth // 2 + 1
+        n_in, before = channels * side**2, channels
+        if down:
+            channels, side = 2 * channels, (side + 1) // 2
+        flops = 18 * side**2 * (before * channels + channels**2)
+        out.append((channels * side**2, n_in, flops, True))
+    return out
+
+
+def block_size(n):
+    """Vectors the Lanczos solver takes together: fewer need fewer products in all, more make each
+    cheaper."""
+    return 2 if n >= 4096 else 3
+
+
+def basis_size(count, block):
+    """Vectors kept before a restart: a multiple of the block, twice the number wanted and some, at
+    least 20."""
+    return -(-max(2 * count + 4, 20) // block) * block
+
+
+def svd_seconds(n_out, n_in, flops, count, together, core=None):
+    """Seconds for `count` triplets of one input by (the dense route, Lanczos), without the
+    certificate; infinite where a route is closed.
+
+    together: inputs in lock step. core: open hidden units of a fully connected block, to which the
+    dense route reduces its matrix.
+    """
+    n = min(n_out, n_in)
+    if core is None:
+        dense = 2e-4 + 3e-10 * n**3 + n_in * flops / PRODUCTS
+    else:
+        core = min(n, core)
+        dense = 2e-4 + 3e-10 * core**3 + 2e-10 * n * core**2
+    block = block_size(n)
+    size = basis_size(count, block)
+    if size + 2 * block > n:
+        return dense, math.inf
+    products = 8 * count + 60  # spectra that fall fast take half, flat ones twice as many
+    arithmetic = products * (flops / PRODUCTS + 2 * size * (n_in + n_out) / MEMORY_BOUND)
+    steps = products / (2 * block) * BLOCK_STEP / together
+    return dense, arithmetic + steps + 4e-4 * (size / 64) ** 3
+
+
+def spectra_cost(network, recipe, classes, measure, shape):
+    """(seconds, megabytes) of the job that measures one network configuration.
+
+    Args:
+        network: type, depth, width, seeds. recipe: its checkpoints (epochs kept beside the last).
+        classes: C. measure: inputs (per type), memory_mb. shape: (channels, H, W, images).
+    """
+    blocks = blocks_of(network, shape)
+    depth, count, ranks = len(blocks), classes + 5, classes - 1
+    inputs = 2 * measure["inputs"][network["type"]]
+    paths = min(10 * classes, 200)
+    budget = measure["memory_mb"] * 1e6
+    each = 4 * sum(count * (n_out + n_in) + 3 * (n_out + n_in) for n_out, n_in, *_ in blocks)
+
+    seconds = 0.2
+    for n_out, n_in, flops, convolutional in blocks:
+        core = None if convolutional else n_in / 2
+        together = max(1, min(inputs, int(1e6 / (basis_size(count, 2) * (n_out + n_in) / 3))))
+        svd = min(svd_seconds(n_out, n_in, flops, count, together, core))
+        # ||J||_F: probes of a convolutional block, the matrix of a fully connected one.
+        probes = min(n_in, 512) if convolutional else n_in / 4
+        aligned = 2 * depth * ranks * (1 if convolutional else 0.5)
+        seconds += inputs * (svd + (2 * count + probes + aligned) * flops / PRODUCTS)
+        seconds += inputs * depth * 2e-5 + 2 * depth * min(count, 30) * flops / PRODUCTS
+        seconds += (shape[3] + paths) * flops / MEMORY_BOUND
+    networks = len(network["seeds"]) * (1 + len(recipe.get("checkpoints") or []))
+
+    pictures = 4 * depth**2 * min(count, 30) ** 2 * 4
+    widest = max(max(n_out, n_in) for n_out, n_in, *_ in blocks)
+    held = min(inputs * each, max(budget / 2, 0)) + 25e6
+    products = min(budget / 8, 2 * inputs * depth * ranks * 8 * widest)
+    projected = paths * (depth + 1) * widest * 20
+    features = min(budget / 8, 24 * widest * min(2000, shape[3]))
+    # Of a fully connected block: as trained, with batch norm folded in, transposed.
+    weights = sum(0 if convolutional else 10 * flops for _, _, flops, convolutional in blocks)
+    images = 6 * math.prod(shape)
+    peak = max(held + products, projected, features) + weights + images + pictures * networks
+    return STARTED[0] + networks * seconds, STARTED[1] + peak / 1e6
