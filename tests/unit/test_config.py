@@ -73,6 +73,11 @@ def test_recipe_has_every_key_and_inherits():
         "label_noise": 0.0,
         "stochastic_depth": 0.0,
         "stochastic_depth_per": "batch",
+        "augment": "none",
+        "path_energy": 0.0,
+        "step_alignment": 0.0,
+        "mixed_precision": False,
+        "compile": False,
         "checkpoints": [],
     }
     assert recipes["decay_off_batch_norm"]["weight_decay_batch_norm"] == 0

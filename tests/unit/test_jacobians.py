@@ -46,7 +46,7 @@ def reference(block, h, jacobian):
         return block.branch(state.view(1, *h.shape[1:])).flatten()
 
     output = block(h)
-    gates = (output > 0).flatten(1)
+    gates = mask(block, h).flatten(1)
     jacobians = torch.stack(
         [torch.autograd.functional.jacobian(flat_branch, x.flatten()) for x in h]
     )
@@ -54,13 +54,22 @@ def reference(block, h, jacobian):
     return dense[:, order(jacobian, output.shape[1:])][:, :, order(jacobian, h.shape[1:])]
 
 
+def mask(block, h):
+    """D_l: what relu lets through after the addition; all of it where nothing follows."""
+    output = block(h)
+    return torch.ones_like(output) if block.pre else (output > 0).to(h.dtype)
+
+
 def generic(block, h):
     """The same by ModuleJacobian: branch and mask of the block as it stands."""
-    return ModuleJacobian(block.branch, h, (block(h) > 0).to(h.dtype))
+    return ModuleJacobian(block.branch, h, mask(block, h))
 
 
 @pytest.mark.parametrize("skip", ["resnet", "plain"])
-@pytest.mark.parametrize("kind, depth, width", [("fc", 3, 12), ("conv", 2, 3), ("conv_down", 4, 4)])
+@pytest.mark.parametrize("kind, depth, width", [
+    ("fc", 3, 12), ("conv", 2, 3), ("conv_down", 4, 4),
+    ("fc_pre", 3, 12), ("conv_pre", 2, 5), ("conv_down_pre", 4, 4),
+])  # fmt: skip
 def test_every_network_type_against_autograd(kind, depth, width, skip):
     torch.manual_seed(0)
     config = dict(type=kind, skip=skip, depth=depth, width=width)
@@ -74,7 +83,7 @@ def test_every_network_type_against_autograd(kind, depth, width, skip):
         dense = reference(block, states[index], jacobian)
         assert dense.abs().max() > 0.01, "a zero Jacobian would test nothing"
         torch.testing.assert_close(jacobian.dense, dense, **EXACT)
-        gates = states[index + 1] > 0
+        gates = mask(block, states[index])
         torch.testing.assert_close(branches[index], gates * block.branch(states[index]), **EXACT)
 
 
@@ -98,15 +107,15 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("convolutional", [False, True])
-@pytest.mark.parametrize("skip", ["resnet", "plain"])
+@pytest.mark.parametrize("skip, pre", [("resnet", False), ("plain", False), ("resnet", True)])
 @pytest.mark.parametrize("count, n_in, n_out, stride, side", SHAPES)
 def test_operators_on_odd_shapes_strides_width_one_and_one_input(
-    convolutional, skip, count, n_in, n_out, stride, side
+    convolutional, skip, pre, count, n_in, n_out, stride, side
 ):
     torch.manual_seed(0)
     if not convolutional:
         n_out, stride = n_in, 1
-    block = disturb(Block(convolutional, n_in, n_out, stride, skip), 2)
+    block = disturb(Block(convolutional, n_in, n_out, stride, skip, pre=pre), 2)
     h = torch.rand(count, n_in, *(side if convolutional else ()), dtype=torch.double)
     jacobian, _, _ = linearise_block(block, h)
     dense = reference(block, h, jacobian)

@@ -15,7 +15,7 @@ import yaml
 
 from resnet_mechanisms.errors import UserError
 
-TYPES = ("fc", "conv", "conv_down")
+TYPES = ("fc", "conv", "conv_down", "fc_pre", "conv_pre", "conv_down_pre")
 SKIPS = ("resnet", "plain")
 NETWORK_KEYS = ("dataset", "classes", "type", "skip", "depth", "width", "recipe")
 DIGITS = {"classes": 10, "train": 1500, "test": 297}
@@ -201,6 +201,11 @@ RECIPE = {
     "label_noise": (_share, None),
     "stochastic_depth": (_below_one, 0.0),
     "stochastic_depth_per": (_choice("batch", "sample"), "batch"),
+    "augment": (_choice("none", "flip", "crop", "crop_flip"), "none"),
+    "path_energy": (_not_negative, 0.0),
+    "step_alignment": (_number("a number", lambda x: True), 0.0),
+    "mixed_precision": (_boolean, False),
+    "compile": (_boolean, False),
     "checkpoints": (_list(_integer(0)), []),
 }
 NETWORK = {
@@ -341,6 +346,9 @@ def _resolve_recipe(name, given):
     if recipe["epochs"] is not None and max(recipe["checkpoints"], default=0) > recipe["epochs"]:
         _fail(f"{path}.checkpoints", recipe["checkpoints"], f"epochs up to {recipe['epochs']}")
     recipe["checkpoints"] = sorted(recipe["checkpoints"])
+    for key in ("path_energy", "step_alignment"):
+        if recipe[key] and (recipe["stochastic_depth"] or recipe["compile"]):
+            _fail(f"{path}.{key}", recipe[key], "0 with stochastic_depth or compile")
     return recipe
 
 
@@ -355,8 +363,8 @@ def _check_network(network, path, datasets, recipes):
     if dataset["source"] == "digits" and network["classes"] > available:
         hint = f" ({network['dataset']} has {available})"
         _fail(f"{path}.classes", network["classes"], f"an integer from 2 to {available}", hint)
-    if network["type"] == "conv_down" and network["depth"] % 2:
-        _fail(f"{path}.depth", network["depth"], "an even depth for conv_down")
+    if network["type"].startswith("conv_down") and network["depth"] % 2:
+        _fail(f"{path}.depth", network["depth"], f"an even depth for {network['type']}")
     if network["skip"] == "plain" and recipes[network["recipe"]]["stochastic_depth"]:
         expected = f"resnet, as stochastic depth (recipe {network['recipe']}) needs a skip"
         _fail(f"{path}.skip", "plain", expected)

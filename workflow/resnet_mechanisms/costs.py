@@ -8,6 +8,8 @@ import math
 from functools import cache
 from zipfile import ZipFile
 
+from .stems import stem_of
+
 PRODUCTS = 9e10  # flop/s of large matrix products and convolutions in float32
 MEMORY_BOUND = 4e10  # flop/s of what streams bases, or batches of states, through memory
 STARTED = 3.5, 570  # seconds and megabytes of a process that has imported torch
@@ -42,12 +44,13 @@ def image_shape(entry, path=None):
 def blocks_of(network, shape):
     """(n_out, n_in, flops of one product with J, convolutional) of every block."""
     depth, width = network["depth"], network["width"]
-    if network["type"] == "fc":
+    kind = network["type"].removesuffix("_pre")
+    if kind == "fc":
         return [(width, width, 4 * width**2, False)] * depth
-    side = 4 if shape[1] <= 8 else 16
+    side = stem_of(shape[1]).state
     out, channels = [], width
     for block in range(1, depth + 1):
-        down = network["type"] == "conv_down" and block == depth // 2 + 1
+        down = kind == "conv_down" and block == depth // 2 + 1
         n_in, before = channels * side**2, channels
         if down:
             channels, side = 2 * channels, (side + 1) // 2
@@ -100,7 +103,7 @@ def spectra_cost(network, recipe, classes, measure, shape):
     """
     blocks = blocks_of(network, shape)
     depth, count, ranks = len(blocks), classes + 5, classes - 1
-    inputs = 2 * measure["inputs"][network["type"]]
+    inputs = 2 * measure["inputs"][network["type"].removesuffix("_pre")]
     paths = min(10 * classes, 200)
     budget = measure["memory_mb"] * 1e6
     each = 4 * sum(count * (n_out + n_in) + 3 * (n_out + n_in) for n_out, n_in, *_ in blocks)

@@ -9,8 +9,9 @@ and
 of the unmasked branch). In a plain net h_l = relu(F_l), so J_l is the Jacobian of the whole block.
 With batch norm folded into the weights, F_l is W2 relu(W1 h + b1) + b2, hence J_l = D_l W2 D1 W1
 with the gates D1 of the hidden layer: two matrix products or convolutions and two masks, without
-automatic differentiation (FullyConnectedJacobian, ConvolutionalJacobian). ModuleJacobian is the
-same operator of any torch module, by forward and reverse mode.
+automatic differentiation (FullyConnectedJacobian, ConvolutionalJacobian). With pre-activation
+nothing follows the addition: J_l = dF_l/dh = W2 D1 W1 D0, with the gates D0 of the block's input.
+ModuleJacobian is the same operator of any torch module, by forward and reverse mode.
 """
 
 import copy
@@ -29,12 +30,18 @@ WORTH_FACTORS = 64
 NOT_FINITE = "the Residual Jacobian is not finite: weights or batch-norm statistics are not"
 
 
+def scale_and_shift(norm):
+    """Batch norm in evaluation mode as z -> scale z + shift, per channel."""
+    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    return scale.detach(), (norm.bias - norm.running_mean * scale).detach()
+
+
 def folded(layer, norm, factor=1.0):
     """(weight, bias) of a linear or convolutional layer followed by its batch norm in evaluation
     mode."""
-    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-    weight = layer.weight * scale.view(-1, *[1] * (layer.weight.dim() - 1))
-    return weight.detach() * factor, (norm.bias - norm.running_mean * scale).detach() * factor
+    scale, shift = scale_and_shift(norm)
+    weight = layer.weight.detach() * scale.view(-1, *[1] * (layer.weight.dim() - 1))
+    return weight * factor, shift * factor
 
 
 class Jacobian:
@@ -96,18 +103,18 @@ class MatrixJacobian(Jacobian):
 
 
 class FullyConnectedJacobian(Jacobian):
-    """J = D2 W2 D1 W1 of a fully connected block.
+    """J = D2 W2 D1 W1 D0 of a fully connected block.
 
-    weight1: hidden x n_in, weight2: n_out x hidden, batch norm folded in. gates1: N x hidden and
-    gates2: N x n_out, 0/1 masks.
+    weight1: hidden x n_in, weight2: n_out x hidden, batch norm folded in. gates1: N x hidden,
+    gates2: N x n_out and gates0: N x n_in, 0/1 masks, D0 = 1 where it is left out.
     """
 
-    per_input = ("gates1", "gates2")
+    per_input = ("gates0", "gates1", "gates2")
 
-    def __init__(self, weight1, weight2, gates1, gates2):
+    def __init__(self, weight1, weight2, gates1, gates2, gates0=None):
         self.weight1, self.weight2 = weight1, weight2
         self.transposed2 = weight2.T.contiguous()
-        self.gates1, self.gates2 = gates1, gates2
+        self.gates0, self.gates1, self.gates2 = gates0, gates1, gates2
         self.dtype, self.device = weight1.dtype, weight1.device
 
     @property
@@ -124,6 +131,8 @@ class FullyConnectedJacobian(Jacobian):
             factors = map(self.factors, range(len(vectors)))
             return torch.stack([v @ b.T @ a for v, (a, b) in zip(vectors, factors, strict=True)])
         steps = (self.weight1.T, self.gates1), (self.weight2.T, self.gates2)
+        if self.gates0 is not None:
+            vectors = vectors * self.gates0[:, None]
         return self._chain(vectors, steps)
 
     def rmatvec(self, vectors):
@@ -131,7 +140,7 @@ class FullyConnectedJacobian(Jacobian):
         if vectors.shape[1] >= WORTH_FACTORS:
             factors = map(self.factors, range(len(vectors)))
             return torch.stack([u @ a.T @ b for u, (a, b) in zip(vectors, factors, strict=True)])
-        steps = (self.weight2, self.gates1), (self.weight1, None)
+        steps = (self.weight2, self.gates1), (self.weight1, self.gates0)
         return self._chain(vectors * self.gates2[:, None], steps)
 
     def _chain(self, vectors, steps):
@@ -152,9 +161,10 @@ class FullyConnectedJacobian(Jacobian):
 
     def factors(self, index):
         """J = A^T B at one input through its open hidden units alone: A is D2 W2's part of shape
-        open x n_out, B that of W1, open x n_in."""
+        open x n_out, B that of W1 D0, open x n_in."""
         open_units = self.gates1[index].nonzero()[:, 0]
-        return self.transposed2[open_units] * self.gates2[index], self.weight1[open_units]
+        a, b = self.transposed2[open_units] * self.gates2[index], self.weight1[open_units]
+        return a, b if self.gates0 is None else b * self.gates0[index]
 
     @property
     def dense(self):
@@ -162,17 +172,17 @@ class FullyConnectedJacobian(Jacobian):
 
 
 class ConvolutionalJacobian(Jacobian):
-    """J = D2 W2 D1 W1 of a block of two 3x3 convolutions with padding 1.
+    """J = D2 W2 D1 W1 D0 of a block of two 3x3 convolutions with padding 1.
 
     Vectors are states flattened row by row, channels last (H x W x channels): `vectors` brings
     states N x channels x H x W into this order. weight1, weight2: out x in x 3 x 3, batch norm
-    folded in. gates1, gates2: 0/1 masks N x channels x H x W. input_shape: (channels, H, W).
-    stride: of the first convolution.
+    folded in. gates0 (1 where it is left out), gates1, gates2: 0/1 masks N x channels x H x W.
+    input_shape: (channels, H, W). stride: of the first convolution.
     """
 
-    per_input = ("gates1", "gates2")
+    per_input = ("gates0", "gates1", "gates2")
 
-    def __init__(self, weight1, weight2, gates1, gates2, input_shape, stride=1):
+    def __init__(self, weight1, weight2, gates1, gates2, input_shape, stride=1, gates0=None):
         self.weight1 = weight1.contiguous(memory_format=torch.channels_last)
         self.weight2 = weight2.contiguous(memory_format=torch.channels_last)
         # The adjoint of a convolution with stride 1 is one with the kernel turned round.
@@ -180,8 +190,9 @@ class ConvolutionalJacobian(Jacobian):
             w.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
             for w in (weight1, weight2)
         )
-        self.gates1, self.gates2 = (
-            g.permute(0, 2, 3, 1).contiguous().flatten(1) for g in (gates1, gates2)
+        self.gates0, self.gates1, self.gates2 = (
+            None if gates is None else gates.permute(0, 2, 3, 1).contiguous().flatten(1)
+            for gates in (gates0, gates1, gates2)
         )
         self.input_shape, self.stride = tuple(input_shape), stride
         self.hidden_shape, self.output_shape = gates1.shape[1:], gates2.shape[1:]
@@ -221,6 +232,8 @@ class ConvolutionalJacobian(Jacobian):
         return out
 
     def _forward(self, vectors, part):
+        if self.gates0 is not None:
+            vectors = vectors * self.gates0[part, None]
         h = self._images(vectors, self.input_shape)
         h = F.conv2d(h, self.weight1, None, self.stride, 1)
         h = self._masked(h, vectors, self.gates1[part])
@@ -241,6 +254,8 @@ class ConvolutionalJacobian(Jacobian):
                 for side, out in zip(self.input_shape[1:], self.hidden_shape[1:], strict=True)
             ]
             h = F.conv_transpose2d(h, self.weight1, None, self.stride, 1, output_padding=missing)
+        if self.gates0 is not None:
+            return self._masked(h, vectors, self.gates0[part])
         return h.permute(0, 2, 3, 1).reshape(*vectors.shape[:2], -1)
 
     @staticmethod
@@ -348,23 +363,43 @@ class ModuleJacobian(Jacobian):
 def linearise_block(block, h):
     """One block at N states h, in evaluation mode: (Jacobian, masked branch f_l = D_l F_l, next
     state h_l)."""
-    weight1, bias1 = folded(block.linear1, block.norm1)
-    weight2, bias2 = folded(block.linear2, block.norm2, block.survival)
     convolutional = isinstance(block.linear1, nn.Conv2d)
-    if convolutional:
-        stride = block.linear1.stride[0]
-        a = F.conv2d(h, weight1, bias1, stride, 1)
-        f = F.conv2d(F.relu(a), weight2, bias2, 1, 1)
+    stride = block.linear1.stride[0] if convolutional else 1
+
+    def first(h, weight, bias):
+        if convolutional:
+            return F.conv2d(h, weight, bias, stride, 1)
+        return F.linear(h, weight, bias)
+
+    def second(a, weight, bias):
+        return F.conv2d(a, weight, bias, 1, 1) if convolutional else F.linear(a, weight, bias)
+
+    if block.pre:
+        scale, shift = scale_and_shift(block.norm1)
+        column = [1, -1] + [1] * (h.dim() - 2)
+        z = scale.view(column) * h + shift.view(column)
+        weight1, bias1 = folded(block.linear1, block.norm2)
+        weight2 = block.linear2.weight.detach() * block.survival
+        a = first(F.relu(z), weight1, bias1)
+        f = second(F.relu(a), weight2, None)
+        state = block.skip(h) + f
+        weight1 = weight1 * scale.view([1, -1] + [1] * (weight1.dim() - 2))
+        gates0, gates1, gates2 = (z > 0).to(h.dtype), (a > 0).to(h.dtype), torch.ones_like(f)
+        branch = f
     else:
-        a = F.linear(h, weight1, bias1)
-        f = F.linear(F.relu(a), weight2, bias2)
-    total = block.skip(h) + f
-    gates = [(z > 0).to(h.dtype) for z in (a, total)]
+        weight1, bias1 = folded(block.linear1, block.norm1)
+        weight2, bias2 = folded(block.linear2, block.norm2, block.survival)
+        a = first(h, weight1, bias1)
+        f = second(F.relu(a), weight2, bias2)
+        total = block.skip(h) + f
+        gates0, gates1, gates2 = None, (a > 0).to(h.dtype), (total > 0).to(h.dtype)
+        branch, state = gates2 * f, F.relu(total)
     if convolutional:
-        jacobian = ConvolutionalJacobian(weight1, weight2, *gates, h.shape[1:], stride)
+        shape = h.shape[1:]
+        jacobian = ConvolutionalJacobian(weight1, weight2, gates1, gates2, shape, stride, gates0)
     else:
-        jacobian = FullyConnectedJacobian(weight1, weight2, *gates)
-    return jacobian, gates[1] * f, F.relu(total)
+        jacobian = FullyConnectedJacobian(weight1, weight2, gates1, gates2, gates0)
+    return jacobian, branch, state
 
 
 @torch.no_grad()

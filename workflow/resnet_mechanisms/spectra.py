@@ -309,7 +309,8 @@ def measure(config, recipe, images, checkpoints, history, settings):
     depth, classes, seeds = config["depth"], config["classes"], config["seeds"]
     epochs = sorted({epoch for seed in seeds for epoch in checkpoints[seed]["checkpoints"]}) or [0]
     number, shown = vectors_taken(classes), vectors_shown(classes)
-    count, draw = settings["inputs"][config["type"]], settings["inputs_seed"]
+    kind = config["type"].removesuffix("_pre")
+    count, draw = settings["inputs"][kind], settings["inputs_seed"]
     chosen = {
         "train": balanced_subset(images.y_train, count, draw),
         "test": balanced_subset(images.y_test, count, draw),

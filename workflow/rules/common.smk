@@ -137,7 +137,7 @@ def recipe_json(wildcards):
 
 
 def measure_json(wildcards):
-    kind = STUDY.networks[wildcards.network]["type"]
+    kind = STUDY.networks[wildcards.network]["type"].removesuffix("_pre")
     return to_json({**STUDY.measure, "inputs": {kind: STUDY.measure["inputs"][kind]}})
 
 
