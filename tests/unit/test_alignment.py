@@ -10,10 +10,11 @@ from resnet_mechanisms.alignment import (
     alignment_cells,
     alignment_matrices,
     alignment_scores,
+    alignment_with_inputs,
     line_fit,
     trajectory_scores,
 )
-from resnet_mechanisms.jacobians import FullyConnectedJacobian, linearise
+from resnet_mechanisms.jacobians import FullyConnectedJacobian, MatrixJacobian, linearise
 from resnet_mechanisms.networks import Network
 from resnet_mechanisms.svd import top_triplets
 
@@ -118,6 +119,8 @@ def test_perfect_alignment_and_the_diagonal():
         assert torch.allclose(straight[:, i, i], expected, atol=1e-12)
     scores = alignment_scores(jacobians, triplets, TOP)
     assert scores.pop("overlap_chance") == pytest.approx([TOP / WIDTH] * N)
+    for name in ("matrix_distance", "off_diagonal"):
+        assert scores.pop(name) == pytest.approx([0] * N, abs=1e-12)
     for name, value in scores.items():
         assert value == pytest.approx([1] * N), name
 
@@ -157,6 +160,9 @@ def test_random_blocks_are_at_chance():
     scores = alignment_scores(jacobians, triplets, TOP)
     for name in ("overlap_uu", "overlap_vv", "overlap_uv"):
         assert scores[name] == pytest.approx([TOP / WIDTH] * N, rel=1 / 3), name
+    # Entries on and off the diagonal alike, and together far from S_i.
+    assert scores["off_diagonal"] == pytest.approx([1] * N, rel=0.5)
+    assert (scores["matrix_distance"] > 0.7).all()
     assert scores["alignment"].abs().max() < 0.2
 
 
@@ -190,6 +196,22 @@ def test_blocks_of_other_shape_give_blanks():
     assert scores["overlap_chance"].item() == pytest.approx((2 / 6 + 2 / 4) / 2), (
         "left sizes 6, 6; 4, 4"
     )
+
+
+def test_alignment_with_the_vectors_of_other_inputs():
+    """Rank-one blocks s u v^T: the score with another's vectors is (u.u')(v.v') by hand; an input
+    does not count itself, and one whose block is dead is no reference."""
+    u, v = orthonormal(3, 4).T, orthonormal(4, 4).T
+    both = torch.stack([u[0], 0.6 * u[0] + 0.8 * u[1], u[2]]), torch.stack([v[0], v[0], v[1]])
+    values = torch.tensor([2.0, 3.0, 0.0], dtype=torch.double)
+    matrices = values[:, None, None] * both[0][:, :, None] * both[1][:, None, :]
+    jacobian = MatrixJacobian(matrices)
+    t = top_triplets(jacobian, 1)
+    own = torch.tensor([0, 1, -1])
+    scores = alignment_with_inputs(jacobian.inputs([0, 1]), t.values[:2], t, own[:2])
+    assert scores.tolist() == pytest.approx([0.6, 0.6])
+    one = alignment_with_inputs(jacobian.inputs([0]), t.values[:1], t.inputs([1, 2]), own[2:])
+    assert one.item() == pytest.approx(0.6)
 
 
 @pytest.fixture(scope="module")

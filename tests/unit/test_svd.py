@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from resnet_mechanisms import svd
-from resnet_mechanisms.costs import basis_size, block_size
+from resnet_mechanisms.costs import BLOCK, basis_size
 from resnet_mechanisms.jacobians import (
     ConvolutionalJacobian,
     FullyConnectedJacobian,
@@ -106,13 +106,21 @@ def test_known_singular_values(route, name, dtype, precision, scale):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("tail", [0.01, 0.1, 0.5])
-def test_no_copy_of_equal_singular_values_is_missed(monkeypatch, seed, tail):
+@pytest.mark.parametrize("copies", [3, 9, 14])
+@pytest.mark.parametrize("tail", ["equal .5", "equal .01", "falling", "rank 20", "none"])
+def test_no_copy_of_equal_singular_values_is_missed(monkeypatch, seed, copies, tail):
+    """More copies than the block has vectors, and starts that run out in an invariant subspace."""
     force(monkeypatch, "lanczos")
-    matrix, *_ = spectrum([1] * 9, 100, seed, tail=[tail] * 91)
-    t = top_triplets(jacobian_of(matrix.float()), 12, seed=seed)
-    expected = torch.tensor([1.0] * 9 + [tail] * 3)
-    assert (t.values - expected).abs().max() <= 1e-5
+    rest = {
+        "equal .5": [0.5] * (100 - copies),
+        "equal .01": [0.01] * (100 - copies),
+        "falling": falling(100 - copies, 0.8, 0.1),
+        "rank 20": falling(20 - copies, 0.8, 0.1),
+        "none": [],
+    }[tail]
+    matrix, s, *_ = spectrum([1] * copies, 100, seed, tail=rest)
+    t = top_triplets(jacobian_of(matrix.float()), 15, seed=seed)
+    assert (t.values - s[:15]).abs().max() <= 1e-5
 
 
 def real_blocks():
@@ -291,8 +299,7 @@ def test_the_route_is_the_cheaper_one():
 
 
 def test_a_block_too_small_for_the_solver_is_refused_by_it():
-    size = basis_size(5, block_size(20))
-    assert size + block_size(20) > 16
+    assert basis_size(5) + BLOCK > 16
     with pytest.raises(ValueError, match="dense route"):
         golub_kahan_lanczos(MatrixJacobian(torch.eye(16)[None]), 5, 1e-4)
 

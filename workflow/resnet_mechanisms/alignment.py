@@ -154,10 +154,15 @@ def alignment_scores(jacobians, triplets, number, memory=WORKSPACE):
     U_j^T J_i V_j. overlap_uu, overlap_vv, overlap_uv: ||A_i^T B_j||_F^2 / number, immune to
     rotations inside equal singular values; random subspaces of dimension n give number / n:
     overlap_chance, over the pairs of overlap_uu.
+    matrix_distance: || |U_j^T J_i V_j| - S_i ||_F / ||s_i||, 0 where the matrix is that of i = j.
+    off_diagonal: mean |entry| off over on the diagonal of U_j^T J_i V_j; unrelated vectors give 1.
     """
     depth = len(triplets)
     values = torch.stack([t.values[:, :number].sum(1) for t in triplets], 1)
-    names = "alignment", "alignment_swapped", "overlap_uu", "overlap_vv", "overlap_uv", "chance"
+    names = (
+        "alignment", "alignment_swapped", "overlap_uu", "overlap_vv", "overlap_uv",
+        "overlap_chance", "matrix_distance", "off_diagonal",
+    )  # fmt: skip
     pairs = {name: torch.full_like(values[:, :, None].expand(-1, -1, depth), NAN) for name in names}
     row, mine = None, None
     for i, j, straight, swapped in alignment_cells(jacobians, triplets, number, memory):
@@ -166,6 +171,15 @@ def alignment_scores(jacobians, triplets, number, memory=WORKSPACE):
         for name, cell in (("alignment", straight), ("alignment_swapped", swapped)):
             if cell is not None:
                 pairs[name][:, i, j] = cell.diagonal(dim1=1, dim2=2).sum(1) / values[:, i]
+        if straight is not None and straight.shape[1] == mine.values.shape[1] > 1:
+            size = straight.abs()
+            distance = size - torch.diag_embed(mine.values)
+            pairs["matrix_distance"][:, i, j] = distance.flatten(1).norm(dim=1) / mine.values.norm(
+                dim=1
+            )
+            on = size.diagonal(dim1=1, dim2=2).sum(1)
+            off = size.sum((1, 2)) - on
+            pairs["off_diagonal"][:, i, j] = off / on / (straight.shape[1] - 1)
         other = triplets[j].first(number)
         sides = {"u": (mine.left, other.left), "v": (mine.right, other.right)}
         for first, second in ("uu", "vv", "uv"):
@@ -174,11 +188,27 @@ def alignment_scores(jacobians, triplets, number, memory=WORKSPACE):
                 overlap = (a @ b.mT).square().sum((1, 2)) / number
                 pairs[f"overlap_{first}{second}"][:, i, j] = overlap
         if mine.left.shape == other.left.shape:
-            pairs["chance"][:, i, j] = number / mine.left.shape[2]
+            pairs["overlap_chance"][:, i, j] = number / mine.left.shape[2]
     near = torch.ones(depth, depth, device=values.device).triu(-1).tril(1).bool()
     pairs["alignment_neighbours"] = pairs["alignment"].masked_fill(~near, NAN)
-    pairs["overlap_chance"] = pairs.pop("chance")
     return {name: off_diagonal_mean(value) for name, value in pairs.items()}
+
+
+def alignment_with_inputs(jacobian, values, references, own):
+    """RA2 across inputs at one block: sum of diag(U^T J(x) V) over the sum of J(x)'s singular
+    values, with the vectors of R reference inputs in place of x's own, mean over them, N.
+
+    values: N x K of J(x). references: Triplets at the R inputs. own: N, which of them an input is
+    itself and leaves out, -1 where it is none. NaN where no other is left.
+    """
+    count, number = values.shape
+    many = references.left.flatten(0, 1).expand(count, -1, -1)
+    images = jacobian.rmatvec(many)
+    products = (images * references.right.flatten(0, 1)).sum(2).view(count, -1, number).sum(2)
+    scores = products / values.sum(1, keepdim=True)
+    itself = own[:, None] == torch.arange(scores.shape[1], device=own.device)
+    dead = references.values[:, 0] == 0
+    return scores.masked_fill(itself | dead, NAN).nanmean(1)
 
 
 class TripletStore:

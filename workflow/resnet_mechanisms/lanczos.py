@@ -10,12 +10,13 @@ Ritz triplets (s, U X, V Y) that satisfy J v = s u by construction and ||J^T u -
 ||S^T X[last block]||, known without a product.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 
-from .costs import basis_size, block_size
-from .jacobians import NOT_FINITE
+from .costs import BLOCK, EIGENPROBLEM, PRODUCTS, basis_size
+from .jacobians import NOT_FINITE, Jacobian
 
 # Where U is orthogonalised against all of itself: until T is seen to be well conditioned. Its
 # vectors lose orthogonality in proportion to 1 / (smallest singular value of T).
@@ -70,6 +71,14 @@ def ritz(t, number):
     return x, s, y * sign[:, None], condition
 
 
+def steps_between_checks(jacobian, size, block):
+    """Steps from one look at the Ritz values to the next, such that steps taken too many cost on
+    average what the looks do."""
+    step = 2 * block * jacobian.flops / PRODUCTS
+    look = EIGENPROBLEM * (size / 64) ** 3
+    return max(1, round(math.sqrt(look * size / block / step)))
+
+
 @dataclass
 class Found:
     """left: N x K x n_out, values: N x K, right: N x K x n_in. converged: N, by the estimate alone
@@ -83,19 +92,18 @@ class Found:
 
 
 @torch.no_grad()
-def golub_kahan_lanczos(jacobian, count, tolerance, seed=0, block=None, one_sided=True):
+def golub_kahan_lanczos(jacobian, count, tolerance, seed=0, one_sided=True):
     """The `count` largest singular triplets of every input's J.
 
     Args:
-        jacobian: a Jacobian whose smaller dimension is at least `basis_size(count, block) + block`.
+        jacobian: a Jacobian whose smaller dimension is at least `basis_size(count) + BLOCK`.
         tolerance: of ||J^T u - s v|| / s_1 as T predicts it, for every triplet.
         one_sided: allow to leave U's orthogonality to the recurrence where T is well conditioned.
 
     Returns: Found. Raises FloatingPointError where J is not finite.
     """
     inputs, n_out, n_in = jacobian.shape
-    block = block or block_size(min(n_out, n_in))
-    size = basis_size(count, block)
+    block, size = BLOCK, basis_size(count)
     if size + block > min(n_out, n_in):
         raise ValueError(f"{count} triplets of a {n_out} x {n_in} matrix: use the dense route")
     generator = torch.Generator().manual_seed(seed)
@@ -116,6 +124,7 @@ def golub_kahan_lanczos(jacobian, count, tolerance, seed=0, block=None, one_side
     v[:, :block] = start
     m, coupled, coupling, whole = 0, 0, None, True
     scale = None
+    between = steps_between_checks(jacobian, size, block) * block
     check_at, spent = count + 2 * block, 0
 
     for _ in range(CYCLES):
@@ -151,13 +160,11 @@ def golub_kahan_lanczos(jacobian, count, tolerance, seed=0, block=None, one_side
         arrow = coupling.double() @ x[:, m - block :]
         error = arrow[:, :, :count].norm(dim=1) / values[:, :1].clamp(min=1e-300)
         converged = (error <= tolerance).sum(1)
-        done = (converged == count) | (values[:, 0] == 0)
+        done = converged == count
         if one_sided:
             whole = bool((condition < (WELL_CONDITIONED if whole else ILL_CONDITIONED)).any())
         if m + block <= size and not done.all():
-            # A check costs as much as some steps: the next one halfway only where it may succeed.
-            soon = converged.min() > count // 2
-            check_at = m + max(block, (size - m) // 2) if soon else size
+            check_at = m + between
             continue
 
         # A full basis, or all done: keep the triplets that are, restart from the Ritz vectors.
@@ -189,6 +196,60 @@ def golub_kahan_lanczos(jacobian, count, tolerance, seed=0, block=None, one_side
         t.zero_()
         t[:, range(keep), range(keep)] = values[:, :keep]
         m, coupled, coupling = keep, keep, arrow.to(v.dtype)
-        check_at = size
+        check_at = m + between
     left, values, right, converged = results
     return Found(left, values.to(left.dtype), right, converged, spent / inputs)
+
+
+class Deflated(Jacobian):
+    """J restricted to what is orthogonal to given right vectors, N x K x n_in orthonormal rows."""
+
+    per_input = ("right",)
+
+    def __init__(self, jacobian, right):
+        self.jacobian, self.right = jacobian, right
+        self.shape, self.flops = jacobian.shape, jacobian.flops
+        self.dtype, self.device = jacobian.dtype, jacobian.device
+
+    def inputs(self, index):
+        return Deflated(self.jacobian.inputs(index), self.right[index])
+
+    def outside(self, rows):
+        return rows - (rows @ self.right.mT) @ self.right
+
+    def matvec(self, vectors):
+        return self.jacobian.matvec(self.outside(vectors))
+
+    def rmatvec(self, vectors):
+        return self.outside(self.jacobian.rmatvec(vectors))
+
+
+@torch.no_grad()
+def largest_seen(jacobian, seed, steps=6):
+    """A lower bound of s_1 for every input, N: the largest Ritz value of a few Golub-Kahan steps
+    from one random vector."""
+    inputs, _, n_in = jacobian.shape
+    generator = torch.Generator().manual_seed(seed)
+    v = torch.randn(1, n_in, generator=generator, dtype=jacobian.dtype).to(jacobian.device)
+    v = v.expand(inputs, 1, n_in)
+    u, beta, basis = None, None, []
+    t = torch.zeros(inputs, steps, steps, dtype=torch.double, device=jacobian.device)
+
+    def split(rows):
+        size = rows.double().norm(dim=2, keepdim=True)
+        safe = torch.where(size > 0, size, 1.0)
+        return size[:, 0, 0], (rows / safe).to(rows.dtype)
+
+    _, v = split(jacobian.outside(v) if isinstance(jacobian, Deflated) else v)
+    for step in range(steps):
+        basis.append(v)
+        w = jacobian.matvec(v)
+        if step:
+            w = w - (beta[:, None, None] * u).to(w.dtype)
+            t[:, step - 1, step] = beta
+        alpha, u = split(w)
+        t[:, step, step] = alpha
+        z = jacobian.rmatvec(u)
+        known = torch.cat(basis, 1)
+        beta, v = split(z - (z @ known.mT) @ known)
+    return torch.linalg.svdvals(t)[:, 0]

@@ -23,6 +23,7 @@ from .alignment import (
     TripletStore,
     alignment_matrices,
     alignment_scores,
+    alignment_with_inputs,
     line_fit,
     trajectory_scores,
 )
@@ -36,10 +37,16 @@ from .tables import KEYS
 
 PER_INPUT = [
     "line_shape_score", "step_cv", "step_cosine", "pc1_share", "alignment", "alignment_neighbours",
-    "alignment_swapped", "overlap_uu", "overlap_vv", "overlap_uv", "overlap_chance", "jh_over_f",
-    "inverse_slope", "inverse_intercept", "inverse_r2",
+    "alignment_swapped", "alignment_inputs", "matrix_distance", "off_diagonal", "overlap_uu",
+    "overlap_vv", "overlap_uv", "overlap_chance", "jh_over_f", "step_difference", "inverse_slope",
+    "inverse_intercept", "inverse_r2",
 ]  # fmt: skip
-PER_BLOCK = ["singular_values", "residual", "frobenius", "frobenius_error", "jh_over_f"]
+PER_BLOCK = [
+    "singular_values", "residual", "frobenius", "frobenius_error", "jh_over_f", "step_difference",
+    "alignment_inputs",
+]  # fmt: skip
+AVERAGED = PER_BLOCK[4:]  # over blocks
+REFERENCES = 2  # inputs whose vectors all others are compared with
 # RA4 of a network: the line through 1/s_1 where s_1 is the mean over inputs, so that an input with
 # almost no open gate at some block, where 1/s_1 is huge, does not decide.
 PER_SPLIT = ["line_slope", "line_intercept", "line_r2"]
@@ -108,6 +115,7 @@ def measure_inputs(network, x, classes, settings, report=lambda share, text: Non
     budget = settings["memory_mb"] * 1e6 / 2
     each = bytes_per_input(linearise(network, x[:1])[1], number)
     together = max(1, int(budget // each))
+    references = reference_triplets(network, x[:REFERENCES], classes, settings)
     parts = []
     for first in range(0, len(x), together):
         images = x[first : first + together]
@@ -120,44 +128,68 @@ def measure_inputs(network, x, classes, settings, report=lambda share, text: Non
 
         with tempfile.TemporaryDirectory() as folder:
             store = TripletStore(folder if each > budget else None)
-            parts.append(
-                _measure_together(network, images, classes, settings, store, progress, not parts)
-            )
+            own = torch.arange(first, first + len(images), device=x.device)
+            own[own >= REFERENCES] = -1
+            arguments = images, classes, settings, store, references, own
+            parts.append(_measure_together(network, *arguments, progress, pictures=not parts))
     pictures = {name: parts[0].pop(name) for name in PAIRS}
     return pictures | {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
 
-def _measure_together(network, x, classes, settings, store, progress, pictures):
+def triplets_of(block, jacobian, number, settings):
+    """`top_triplets`, whose errors name the block."""
+    try:
+        return top_triplets(jacobian, number, settings["tolerance"])
+    except (FloatingPointError, NotConverged) as error:
+        raise UserError(f"block {block}: {error}") from None
+
+
+def reference_triplets(network, x, classes, settings):
+    """The top C - 1 triplets of every block at a few inputs, to compare the others with."""
+    found = []
+    states, jacobians, _ = linearise(network, x)
+    for block, (jacobian, state) in enumerate(zip(jacobians, states[1:], strict=True), start=1):
+        # Where squares overflow, so would all that follows.
+        if not state.flatten(1).norm(dim=1).isfinite().all():
+            raise UserError(f"block {block}: its output is not finite, or its square")
+        found.append(triplets_of(block, jacobian, classes - 1, settings))
+    return found
+
+
+def _measure_together(network, x, classes, settings, store, references, own, progress, pictures):
     states, jacobians, branches = linearise(network, x)
     depth, number = len(jacobians), vectors_taken(classes)
     per_block = {name: [] for name in PER_BLOCK}
     worst = 0.0
-    for block, (jacobian, h, f) in enumerate(zip(jacobians, states, branches, strict=False)):
-        if not states[block + 1].flatten(1).norm(dim=1).isfinite().all():
-            raise UserError(f"block {block + 1}: its output is not finite, or its square")
-        try:
-            triplets = top_triplets(jacobian, number, settings["tolerance"])
-        except (FloatingPointError, NotConverged) as error:
-            raise UserError(f"block {block + 1}: {error}") from None
+    for block, (jacobian, h, f) in enumerate(zip(jacobians, states, branches, strict=False), 1):
+        if not states[block].flatten(1).norm(dim=1).isfinite().all():
+            raise UserError(f"block {block}: its output is not finite, or its square")
+        triplets = triplets_of(block, jacobian, number, settings)
         norm = frobenius(jacobian, triplets)
         missing = (0, number - triplets.values.shape[1])
         product = jacobian.matvec(jacobian.vectors(h)[:, None])[:, 0]
+        size = f.flatten(1).norm(dim=1)
+        difference = torch.full_like(size, torch.nan)
+        if h.shape == f.shape:
+            step = states[block] - h
+            difference = (step - f).flatten(1).norm(dim=1) / step.flatten(1).norm(dim=1)
+        few = triplets.values[:, : classes - 1]
         found = {
             "singular_values": F.pad(triplets.values, missing, value=torch.nan),
             "residual": F.pad(triplets.residual, missing, value=torch.nan),
             "frobenius": norm.value,
             "frobenius_error": norm.error,
-            "jh_over_f": product.norm(dim=1) / f.flatten(1).norm(dim=1),
+            "jh_over_f": product.norm(dim=1) / size,
+            "step_difference": difference,
+            "alignment_inputs": alignment_with_inputs(jacobian, few, references[block - 1], own),
         }
         for name, value in found.items():
             per_block[name].append(value)
         store.append(triplets)
         worst = max(worst, triplets.residual.max().item())
-        progress(
-            (block + 1) / depth / 2, f"block {block + 1} of {depth}, worst residual {worst:.1e}"
-        )
+        progress(block / depth / 2, f"block {block} of {depth}, worst residual {worst:.1e}")
     result = {name: torch.stack(value, 1) for name, value in per_block.items()}
-    result["jh_over_f"] = result["jh_over_f"].mean(1)
+    result |= {name: result[name].nanmean(1) for name in AVERAGED}
     scores, result["step_length"] = trajectory_scores(states)
     workspace = settings["memory_mb"] * 1e6 / 8
     result |= scores | alignment_scores(jacobians, store, classes - 1, workspace)
@@ -412,6 +444,7 @@ def rows(data):
                         "sigma_c1_ratio": nanmean(s[..., classes] / top)
                         if classes < s.shape[-1]
                         else np.nan,
+                        "values_above_5_percent": nanmean((s > 0.05 * top[..., None]).sum(-1)),
                         "energy_top_c": nanmean((s[..., :classes] ** 2).sum(-1) / frobenius),
                         "stable_rank": nanmean(frobenius / top**2),
                         "max_residual": np.nanmax(d.residual.values, initial=np.nan)

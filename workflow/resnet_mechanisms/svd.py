@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from .costs import basis_size, block_size, svd_seconds
+from .costs import BLOCK, basis_size, svd_seconds
 from .jacobians import NOT_FINITE, FullyConnectedJacobian
-from .lanczos import golub_kahan_lanczos
+from .lanczos import Deflated, golub_kahan_lanczos, largest_seen
 
 TOLERANCE = 1e-4
 # Bases of this many bytes are worked on together: they are read once for every product, and are
 # slow to read once they leave the cache. A GPU needs more at once to be busy.
-CACHE = {"cpu": 12e6, "cuda": 4e9}
+CACHE = {"cpu": 20e6, "cuda": 4e9}
 
 
 @dataclass
@@ -81,8 +81,7 @@ def expected_seconds(jacobian, count):
 def lockstep(jacobian, count):
     """Inputs whose bases fit the cache."""
     _, n_out, n_in = jacobian.shape
-    block = block_size(min(n_out, n_in))
-    size = (basis_size(count, block) + block) * (n_out + n_in)
+    size = (basis_size(count) + BLOCK) * (n_out + n_in)
     return max(1, int(CACHE[jacobian.device.type] / (size * jacobian.dtype.itemsize)))
 
 
@@ -111,18 +110,49 @@ def _by_lanczos(jacobian, count, tolerance, seed):
         part = jacobian.inputs(slice(first, first + together))
         # The estimate stops short of the tolerance, by what rounding adds in the certificate.
         for estimate, one_sided in ((0.8 * tolerance, True), (0.1 * tolerance, False)):
-            found = golub_kahan_lanczos(part, count, estimate, seed, one_sided=one_sided)
-            triplets = found.left, found.values, found.right
+            triplets = _none_missed(part, count, estimate, seed, one_sided)
+            if triplets is None:
+                continue
             residual = certificate(part, *triplets)
-            good = found.converged.all() and residual.max() <= tolerance
-            if good and orthonormal(found.left) and orthonormal(found.right):
+            if residual.max() <= tolerance and all(map(orthonormal, triplets[::2])):
                 parts.append(certified(part, *triplets, None, tolerance, residual))
                 break
         else:
             parts.append(certified(part, *dense_triplets(part, count), tolerance))
+    if len(parts) == 1:
+        return parts[0]
     return Triplets(
         *(torch.cat([getattr(p, field.name) for p in parts]) for field in fields(Triplets))
     )
+
+
+def _none_missed(jacobian, count, estimate, seed, one_sided):
+    """(left, values, right) by Lanczos, or None where it does not converge.
+
+    Krylov spaces from a block of b random vectors hold b copies of an exactly equal singular value,
+    and a certificate cannot tell that there are more. So J is looked at once again without the
+    vectors found: as long as something larger is left, the same is done there, and the largest of
+    all are kept.
+    """
+    found = golub_kahan_lanczos(jacobian, count, estimate, seed, one_sided=one_sided)
+    triplets = found.left, found.values, found.right
+    for again in range(1, 9):
+        if not found.converged.all():
+            return None
+        left, values, right = triplets
+        rest = Deflated(jacobian, right)
+        larger = largest_seen(rest, seed + again) > values[:, -1] + 2 * estimate * values[:, 0]
+        if not larger.any():
+            return triplets
+        found = golub_kahan_lanczos(rest, count, estimate, seed + again, one_sided=one_sided)
+        left, values, right = (
+            torch.cat(pair, 1)
+            for pair in zip(triplets, (found.left, found.values, found.right), strict=True)
+        )
+        values, order = (a[:, :count] for a in values.sort(1, descending=True))
+        inputs = torch.arange(len(order), device=order.device)[:, None]
+        triplets = left[inputs, order], values, right[inputs, order]
+    return None
 
 
 def dense_triplets(jacobian, count):
