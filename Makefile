@@ -1,12 +1,13 @@
 # make         set up .venv and run the default study; SNAKEMAKE_ARGS="..." goes to Snakemake
 # make test    set up and test
 # make lint    set up and check style
+# make bench   set up and time what is ours beside other ways: results/benchmarks/*.csv
 
 PYTHON ?= python3
 VENV := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: all setup test lint
+.PHONY: all setup test lint bench
 
 all: setup
 	@$(VENV) workflow/scripts/run_study.py $(SNAKEMAKE_ARGS)
@@ -29,3 +30,7 @@ lint: setup
 	@$(VENV) -m ruff format --check .
 	@$(VENV) -m snakefmt --check Snakefile workflow/rules
 	@$(VENV) -m snakemake --lint
+
+bench: setup
+	@$(VENV) workflow/scripts/bench.py svd
+	@$(VENV) workflow/scripts/bench.py costs
