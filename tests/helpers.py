@@ -33,6 +33,7 @@ OUTPUTS = {
     "train.py": ["--checkpoints", "--history"],
     "spectra.py": ["--spectra", "--rows", "--per-block"],
     "gradients.py": ["--table", "--gradients", "--autocorrelation"],
+    "unconstrained_jacobians.py": ["--table", "--per-block"],
     "table.py": ["--out"],
     "claims.py": ["--out"],
     "figure.py": ["--pdf", "--png"],

@@ -321,6 +321,23 @@ def write_rows(path, *tables):
     return path
 
 
+def unconstrained_rows(statuses=("ok",) * 3):
+    """unconstrained_jacobians.csv rows of four classes: path energy and Frobenius norm with free
+    ends, as theory has them."""
+    path = {"penalty": "path", "reading": "minimal_norm", "objective_minimum": 0.0339}
+    path |= {"inverse_slope": 1.0, "inverse_r2": 1.0, "step_cv": 0.0, "step_ratio_last": 1.0}
+    norm = {"penalty": "frobenius", "reading": "as_found", "objective_minimum": np.nan}
+    norm |= {"inverse_slope": 0.0, "inverse_r2": np.nan, "step_cv": 0.66, "step_ratio_last": 1.27}
+    both = {"alignment": 1.0, "line_shape_score": 1.0, "rank_bound": 3, "rank_first": 3}
+    both |= {"classes": 4, "blocks": 10, "ends": "free", "objective": 0.0339, "rank_last": 3}
+    rows = [
+        kind | both | {"seed": seed, "status": status}
+        for kind in (path, norm)
+        for seed, status in enumerate(statuses)
+    ]
+    return pd.DataFrame(rows)
+
+
 def gradient_rows(correlation, error=0.001, paper=None, mean_field=None, **cell):
     """gradient_covariance.csv rows: measured `correlation` (a dict depth -> value) of one kind of
     network.

@@ -78,7 +78,9 @@ def errors(plain, resnet=0.0):
 
 def test_perfect_residual_alignment_is_reproduced():
     verdicts = shipped(
-        residual_alignment=all_networks(), degradation=errors({8: 0.0, 16: 0.6, 24: 0.8})
+        residual_alignment=all_networks(),
+        degradation=errors({8: 0.0, 16: 0.6, 24: 0.8}),
+        unconstrained_jacobians=[synthetic.unconstrained_rows()],
     )
     papers = ("Li & Papyan 2023", "Papyan, Han & Donoho 2020", "He et al. 2016")
     mine = verdicts[verdicts["paper"].isin(papers)]
@@ -139,6 +141,21 @@ def test_gradient_claims():
     depths = np.array([1, 2, 4, 8, 16, 32, 50])
     error = 0.001 / np.log(2) / np.sqrt(((depths - depths.mean()) ** 2).sum())
     np.testing.assert_allclose(rate["high"] - rate["low"], 4 * error, rtol=1e-6)
+
+
+def test_claims_of_the_unconstrained_model():
+    claims_of = ["RA in the model, path energy", "No RA4 in the model, Frobenius norm"]
+    good = synthetic.unconstrained_rows(("ok", "ok", "not_converged"))
+    verdicts = shipped(unconstrained_jacobians=[good]).loc[claims_of]
+    assert set(verdicts["verdict"]) == {"reproduced"}
+    assert set(verdicts["status"]) == {"1 of 3 rows undefined"}
+    lower = good.assign(rank_last=good["rank_last"].mask(good["seed"] == 1, 2))
+    verdicts = shipped(unconstrained_jacobians=[lower]).loc[claims_of, "verdict"]
+    assert list(verdicts) == ["inconclusive", "reproduced"]
+    # A stationary point that is no minimum is not what theory speaks of.
+    lower["objective"] = lower["objective"].mask(good["seed"] == 1, 0.035)
+    row = shipped(unconstrained_jacobians=[lower]).loc[claims_of[0]]
+    assert (row["verdict"], row["status"][:14]) == ("inconclusive", "too few seeds;")
 
 
 def test_intervals_decide_gradient_claims():

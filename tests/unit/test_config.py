@@ -1,12 +1,14 @@
 """The configuration: what it resolves to, and one clear line for every mistake."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from helpers import ROOT
 from resnet_mechanisms.config import check_file, network_path, parse_network_path, resolve
+from resnet_mechanisms.data_sources import SOURCES
 from resnet_mechanisms.errors import UserError
 
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -124,6 +126,7 @@ def test_defaults_of_an_empty_configuration():
     assert (study.networks, study.figures, study.device) == ({}, {}, "auto")
     for name, settings in resolve(DEFAULT).gradients.items():
         assert study.gradients[name].keys() == settings.keys()
+    assert study.unconstrained_jacobians == resolve(DEFAULT).unconstrained_jacobians
 
 
 def test_paths_and_back():
@@ -170,6 +173,28 @@ MISTAKES = [
     ("datasets.digits.source", "digit", ["datasets.digits.source", "did you mean digits?"]),
     ("datasets.digits.path", "a.npz", ["datasets.digits.path: unknown key"]),
     ("datasets.mine", {"source": "npz"}, ["datasets.mine.path: missing"]),
+    ("datasets.mine", {"source": "cifar"}, ["datasets.mine.source", "did you mean cifar10?"]),
+    ("datasets.mine", {"source": "cifar10", "coarse": True}, ["datasets.mine.coarse: unknown key"]),
+    ("datasets.mine", {"source": "mnist", "train": 60001}, ["train: expected an integer from 1"]),
+    ("datasets.mine", {"source": "svhn", "download": "yes"}, ["download: expected true or false"]),
+    ("datasets.mine", {"source": "folder", "path": "a"}, ["datasets.mine.size: missing"]),
+    (
+        "datasets.mine",
+        {"source": "folder", "path": "a", "size": 8, "channels": 2},
+        ["datasets.mine.channels: expected 1 or 3, found 2"],
+    ),
+    (
+        "datasets.mine",
+        {"source": "cifar10", "class_list": ["car", "brid"]},
+        ["datasets.mine.class_list: no class 'brid'; did you mean bird?"],
+    ),
+    (
+        "datasets.digits.class_list",
+        [7, 3],
+        ["grids.resnet_depth.classes: expected an integer from 2 to 2, found 10 (the class_list"],
+    ),
+    ("datasets.digits.class_list", [7, 7], ["expected each value once, found '7' twice"]),
+    ("datasets.digits.class_list", [10], ["no class '10'; did you mean 1?"]),
     ("figures.ra_dept", {"grids": ["width"]}, ["figures.ra_dept", "did you mean ra_depth?"]),
     ("figures.ra_depth.grids", ["wdth"], ["figures.ra_depth.grids", "did you mean width?"]),
     ("figures.ra_depth", {}, ["figures.ra_depth.grids: missing"]),
@@ -182,6 +207,11 @@ MISTAKES = [
     ("measure.inputs.cnov", 3, ["measure.inputs.cnov", "did you mean conv?"]),
     ("gradients.theorems.depth", [0], ["gradients.theorems.depth: expected an integer >= 1"]),
     ("gradients.toys", {}, ["gradients.toys: unknown key", "did you mean toy?"]),
+    ("unconstrained_jacobians.blocks", 1, ["unconstrained_jacobians.blocks", "an integer >= 2"]),
+    ("unconstrained_jacobians.classes", [2, 2], ["each value once, found 2 twice"]),
+    ("unconstrained_jacobians.penalty_strength", 0, ["penalty_strength: expected a number > 0"]),
+    ("unconstrained_jacobians.start", 3, ["start: unknown key", "did you mean starts?"]),
+    ("unconstrained_jacobian", {}, ["unknown key", "did you mean unconstrained_jacobians?"]),
 ]
 
 
@@ -213,6 +243,59 @@ def test_missing_data_file(tmp_path):
     study = resolve(config)
     assert study.data_file("mine") == str(tmp_path / "mine.npz")
     assert study.data_file("digits") is None
+
+
+def with_data(tmp_path, classes=3, **entry):
+    """A study of one network on a data set called mine."""
+    config = changed("datasets", {"mine": entry})
+    config["data_root"] = str(tmp_path)
+    config["grids"] = {"mine": {**GRID, "dataset": "mine", "classes": classes}}
+    return config | {"figures": {}}
+
+
+def said(config):
+    with pytest.raises(UserError) as raised:
+        resolve(config)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_public_data_that_are_not_there(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(SOURCES, name, replace(SOURCES[name], also=()))
+    message = said(with_data(tmp_path, source=name))
+    assert message.startswith(f"config: datasets.mine: no {SOURCES[name].title} in {tmp_path}")
+    for part in (*SOURCES[name].files, "set download: true"):
+        assert part in message
+    message = said(with_data(tmp_path, source=name, path="there"))
+    assert f"datasets.mine.path: no {SOURCES[name].title} in {tmp_path / 'there'}: lacks" in message
+    resolve(with_data(tmp_path, source=name, download=True))
+    for file in SOURCES[name].files:
+        (tmp_path / "there" / file).mkdir(parents=True)
+    study = resolve(with_data(tmp_path, source=name, path="there"))
+    assert study.data_file("mine") is None
+
+
+def test_classes_of_public_data(tmp_path):
+    many = with_data(tmp_path, 21, source="cifar100", coarse=True, download=True)
+    assert "grids.mine.classes: expected an integer from 2 to 20, found 21 (mine" in said(many)
+    resolve(with_data(tmp_path, 21, source="cifar100", download=True))
+    listed = with_data(tmp_path, source="cifar10", class_list=["car", "bird"], download=True)
+    assert "an integer from 2 to 2, found 3 (the class_list of mine has 2)" in said(listed)
+
+
+def test_folder_of_images(tmp_path):
+    entry = {"source": "folder", "path": "own", "size": 32}
+    assert f"datasets.mine.path: no folder {tmp_path / 'own'}" in said(with_data(tmp_path, **entry))
+    for split in ("train", "val"):
+        (tmp_path / "own" / split / "ant").mkdir(parents=True)
+        (tmp_path / "own" / split / "bee").mkdir()
+    study = resolve(with_data(tmp_path, 2, **entry))
+    assert study.datasets["mine"]["channels"] == 3 and study.data_file("mine") is None
+    message = said(with_data(tmp_path, **entry))
+    assert "grids.mine.classes: expected an integer from 2 to 2, found 3 (mine has 2)" in message
+    message = said(with_data(tmp_path, 2, **entry, class_list=["bea", "ant"]))
+    assert "datasets.mine.class_list: no class 'bea'; did you mean bee?" in message
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ TABLE_FILES = {
         "spectra_per_block",
         "degradation",
         "gradient_covariance",
+        "unconstrained_jacobians",
         "claims",
     )
 }
@@ -23,6 +24,10 @@ DATA_FILES = {f"results/data/digits-c{classes}.npz" for classes in (3, 5, 10)}
 GRADIENT_FILES = {
     f"results/gradients/{name}"
     for name in ("gradient_covariance.csv", "toy_gradients.npz", "autocorrelation.csv")
+}
+THEORY_FILES = {
+    f"results/theory/{name}.csv"
+    for name in ("unconstrained_jacobians", "unconstrained_jacobians_per_block")
 }
 
 
@@ -39,7 +44,8 @@ def measured(paths=STUDY.networks):
     return {f"results/spectra/{path}/{name}" for path in paths for name in names}
 
 
-EVERYTHING = FIGURE_FILES | TABLE_FILES | DATA_FILES | GRADIENT_FILES | trained() | measured()
+EVERYTHING = FIGURE_FILES | TABLE_FILES | DATA_FILES | GRADIENT_FILES | THEORY_FILES
+EVERYTHING |= trained() | measured()
 
 
 def test_default_study(untouched):
@@ -53,6 +59,7 @@ def test_default_study(untouched):
         ("networks", DATA_FILES | trained()),
         ("spectra", DATA_FILES | trained() | measured()),
         ("gradients", GRADIENT_FILES),
+        ("theory", THEORY_FILES),
         ("tables", EVERYTHING - FIGURE_FILES - {f for f in GRADIENT_FILES if "covar" not in f}),
         ("figures", EVERYTHING),
     ],
@@ -85,6 +92,12 @@ def test_a_figure_of_grids_needs_their_networks(untouched):
 
 def test_degradation_is_drawn_without_spectra(untouched):
     assert not planned(untouched, "results/figures/he1_degradation.png") & measured()
+
+
+def test_theory_needs_no_network(untouched):
+    target = "results/figures/unconstrained_jacobians"
+    files = {f"{target}.pdf", f"{target}.png"}
+    assert planned(untouched, f"{target}.pdf") == THEORY_FILES | files
 
 
 def test_gradient_figures_need_no_network(untouched):

@@ -26,6 +26,14 @@ MISTAKES = {
         "datasets: {mine: {source: npz, path: mine.npz}}\ngrids: {width: {dataset: mine}}",
         "datasets.mine.path: no file data/mine.npz (data_root: data); expected an .npz with ",
     ),
+    "no public data": (
+        "datasets: {mine: {source: cifar10}}\ngrids: {width: {dataset: mine}}",
+        "datasets.mine: no CIFAR-10 in data/cifar-10-batches-py: lacks data_batch_1, data_batch_2",
+    ),
+    "no such class": (
+        "datasets: {mine: {source: cifar10, class_list: [car, brid]}}",
+        "datasets.mine.class_list: no class 'brid'; did you mean bird?",
+    ),
     "a key twice": ("grids:\n  a: {}\n  a: {}", "line 2: not valid YAML: a twice"),
     "broken YAML": ("grids: {a: [1", "line 1: not valid YAML"),
 }

@@ -5,8 +5,17 @@ import os
 import pytest
 import yaml
 
-from helpers import planned, snakemake
-from test_dag import DATA_FILES, FIGURE_FILES, GRADIENT_FILES, STUDY, measured, trained
+from helpers import planned, put_stand_ins, snakemake
+from resnet_mechanisms.data_sources import SOURCES
+from test_dag import (
+    DATA_FILES,
+    FIGURE_FILES,
+    GRADIENT_FILES,
+    STUDY,
+    THEORY_FILES,
+    measured,
+    trained,
+)
 
 
 def append(file, text="\n# changed\n"):
@@ -91,6 +100,42 @@ def test_gradient_code_and_settings(finished):
     again = planned(finished)
     assert again >= GRADIENT_FILES
     assert not again & (trained() | measured())
+
+
+def test_data_are_made_again_where_their_entry_changes(project):
+    """But not where only the permission to download does."""
+    put_stand_ins(project)
+    grid = {"dataset": "mine", "classes": 3, "type": "fc", "skip": "resnet", "depth": 3, "width": 4}
+    study = {
+        "standalone": True,
+        "recipes": {"usual": {"learning_rate": 0.1, "steps": 1}},
+        "grids": {"mine": {**grid, "recipe": "usual", "seeds": 0}},
+    }
+
+    def with_entry(**entry):
+        return write(project, {**study, "datasets": {"mine": {"source": "mnist", **entry}}})
+
+    snakemake(project, "--cores", "1", "data", "--configfile", *with_entry(download=True))
+    assert planned(project, "data", configfiles=with_entry(download=True)) == set()
+    for folder in ("MNIST/raw", "other"):
+        (project / "data" / folder).mkdir(parents=True)
+        for name in SOURCES["mnist"].files:
+            (project / "data" / folder / f"{name}.gz").touch()
+    assert planned(project, "data", configfiles=with_entry()) == set()
+    made = {"results/data/mine-c3.npz"}
+    for entry in ({"path": "other"}, {"class_list": [7, 8, 9]}, {"size": 32}, {"train": 9}):
+        assert planned(project, "data", configfiles=with_entry(**entry)) == made
+
+
+def test_settings_of_the_unconstrained_jacobians(finished):
+    settings = {"unconstrained_jacobians": {"starts": 4}}
+    assert planned(finished, configfiles=write(finished, settings)) == {
+        *THEORY_FILES,
+        "results/tables/unconstrained_jacobians.csv",
+        "results/tables/claims.csv",
+        *figure("unconstrained_jacobians"),
+        *figure("claims"),
+    }
 
 
 def test_recipe_retrains_what_uses_it(finished):

@@ -25,7 +25,10 @@ from .claim_statistics import FUNCTIONS, column_value, compare, passes
 from .errors import UserError
 from .tables import KEYS
 
-TABLES = ("residual_alignment", "spectra_per_block", "degradation", "gradient_covariance")
+TABLES = (
+    "residual_alignment", "spectra_per_block", "degradation", "gradient_covariance",
+    "unconstrained_jacobians",
+)  # fmt: skip
 COLUMNS = [
     "claim", "paper", "statement", "statistic", "value", "low", "high", "threshold", "origin",
     "verdict", "status",

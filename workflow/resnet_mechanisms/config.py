@@ -13,12 +13,13 @@ from pathlib import Path
 
 import yaml
 
+from resnet_mechanisms import data_sources
 from resnet_mechanisms.errors import UserError
 
 TYPES = ("fc", "conv", "conv_down", "fc_pre", "conv_pre", "conv_down_pre")
 SKIPS = ("resnet", "plain")
 NETWORK_KEYS = ("dataset", "classes", "type", "skip", "depth", "width", "recipe")
-DIGITS = {"classes": 10, "train": 1500, "test": 297}
+DIGITS = {"train": 1500, "test": 297}
 NPZ_LAYOUT = (
     "x_train, x_test (uint8, N x H x W x channels), y_train, y_test (int64, N) "
     "and optionally classes (names)"
@@ -41,6 +42,7 @@ FIGURES = {
     "sg_theorems": None,
     "sg1_gradients": None,
     "sg2_autocorrelation": None,
+    "unconstrained_jacobians": None,
     "claims": None,
 }
 
@@ -62,12 +64,13 @@ class Study:
     grids: dict
     measure: dict
     gradients: dict
+    unconstrained_jacobians: dict
     figures: dict
 
     def data_file(self, name):
-        """Path of the file a data set entry of source npz names, or None for embedded data."""
-        path = self.datasets[name].get("path")
-        return None if path is None else str(Path(self.data_root) / path)
+        """Path of the file a data set entry of source npz names, or None for other data."""
+        entry = self.datasets[name]
+        return str(Path(self.data_root) / entry["path"]) if entry["source"] == "npz" else None
 
 
 # --- Checks of one value: each takes the value and the path of its key, and returns the value.
@@ -142,6 +145,19 @@ def _name(value, path):
     return value
 
 
+def _channels(value, path):
+    if isinstance(value, bool) or value not in (1, 3):
+        _fail(path, value, "1 or 3")
+    return value
+
+
+def _class(value, path):
+    # Digits are numbers to YAML.
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        _fail(path, value, "the name of a class")
+    return str(value)
+
+
 def _list(check):
     """A list, not empty and without duplicates, or a single value, which becomes a list of one."""
 
@@ -172,19 +188,38 @@ TOP = {
     "device": (_choice("auto", "cpu", "cuda"), "auto"),
     "data_root": (_text, "data"),
 }
+
+
+def _data_keys(keys, train=None, test=None):
+    """The keys of a source: its own, and what all have."""
+    return {
+        "source": (_text, REQUIRED),
+        **keys,
+        "class_list": (_list(_class), None),
+        "train": (_integer(1, train), None),
+        "test": (_integer(1, test), None),
+    }
+
+
+def _public_keys(name):
+    source = data_sources.SOURCES[name]
+    keys = {
+        "path": (_text, None),
+        "download": (_boolean, False),
+        "size": (_integer(1), source.shape[1] if name == "imagenette" else None),
+    }
+    if name == "cifar100":
+        keys["coarse"] = (_boolean, False)
+    return _data_keys(keys, source.train, source.test)
+
+
 DATASET = {
-    "digits": {
-        "source": (_text, REQUIRED),
-        "train": (_integer(1, DIGITS["train"]), None),
-        "test": (_integer(1, DIGITS["test"]), None),
-    },
-    "npz": {
-        "source": (_text, REQUIRED),
-        "path": (_text, REQUIRED),
-        "scale": (_positive, 255.0),
-        "train": (_integer(1), None),
-        "test": (_integer(1), None),
-    },
+    "digits": _data_keys({}, **DIGITS),
+    "npz": _data_keys({"path": (_text, REQUIRED), "scale": (_positive, 255.0)}),
+    "folder": _data_keys(
+        {"path": (_text, REQUIRED), "size": (_integer(1), REQUIRED), "channels": (_channels, 3)}
+    ),
+    **{name: _public_keys(name) for name in data_sources.SOURCES},
 }
 RECIPE = {
     "based_on": (_name, None),
@@ -245,6 +280,13 @@ GRADIENTS = {
         "seed": (SEED, 0),
     },
 }
+UNCONSTRAINED_JACOBIANS = {
+    "classes": (_list(_integer(2)), [2, 4, 10]),
+    "blocks": (_integer(2), 10),
+    "penalty_strength": (_positive, 0.01),
+    "starts": (_integer(1), 3),
+    "seed": (SEED, 0),
+}
 
 
 def _section(config, path):
@@ -293,10 +335,32 @@ def _read(value, path, fields):
 
 
 def _dataset(entry, path):
-    _known_keys(entry, path, DATASET["npz"])  # all keys there are; those of its source below
+    _known_keys(entry, path, {key: None for keys in DATASET.values() for key in keys})
     source = entry.get("source")
     _choice(*DATASET)(source, f"{path}.source")
-    return _read(entry, path, DATASET[source])
+    dataset = _read(entry, path, DATASET[source])
+    names = data_sources.class_names(dataset)
+    if names is not None:
+        _at(path, data_sources.class_order, dataset, names)
+    return dataset
+
+
+def _at(path, function, *arguments):
+    """The function's result; its UserError, which starts with a key, says below which one."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        raise UserError(f"config: {path}.{error}") from None
+
+
+def _check_classes(classes, path, name, dataset, names):
+    """A data set must have as many classes; names: of all its classes, None if not known yet."""
+    available, whose = names, name
+    if dataset["class_list"] is not None:
+        available, whose = dataset["class_list"], f"the class_list of {name}"
+    if available is not None and classes > len(available):
+        hint = f" ({whose} has {len(available)})"
+        _fail(f"{path}.classes", classes, f"an integer from 2 to {len(available)}", hint)
 
 
 def _recipes(section):
@@ -359,10 +423,9 @@ def _check_network(network, path, datasets, recipes):
             hint = _nearest(network[key], known)
             _fail(f"{path}.{key}", network[key], f"the name of a {key} in {key}s", hint)
     dataset = datasets[network["dataset"]]
-    available = DIGITS["classes"]  # of another data set the command that prepares it checks this
-    if dataset["source"] == "digits" and network["classes"] > available:
-        hint = f" ({network['dataset']} has {available})"
-        _fail(f"{path}.classes", network["classes"], f"an integer from 2 to {available}", hint)
+    # The classes of an own file are counted by the command that prepares it.
+    names = data_sources.class_names(dataset)
+    _check_classes(network["classes"], path, network["dataset"], dataset, names)
     if network["type"].startswith("conv_down") and network["depth"] % 2:
         _fail(f"{path}.depth", network["depth"], f"an even depth for {network['type']}")
     if network["skip"] == "plain" and recipes[network["recipe"]]["stochastic_depth"]:
@@ -425,7 +488,8 @@ def resolve(config, check_files=True):
     data file that a grid needs must exist (relative paths start at the working directory).
     Returns a Study; raises UserError, in one line, at the first mistake.
     """
-    sections = ("datasets", "recipes", "grids", "measure", "gradients", "figures")
+    sections = ("datasets", "recipes", "grids", "measure")
+    sections += ("gradients", "unconstrained_jacobians", "figures")
     _known_keys(config, "", [*TOP, *sections])
     top = _read({key: config[key] for key in TOP if key in config}, "", TOP)
     datasets = {
@@ -442,6 +506,7 @@ def resolve(config, check_files=True):
 
     gradients = _section(config, "gradients")
     _known_keys(gradients, "gradients", GRADIENTS)
+    unconstrained = _section(config, "unconstrained_jacobians")
     study = Study(
         device=top["device"],
         data_root=top["data_root"],
@@ -454,6 +519,9 @@ def resolve(config, check_files=True):
             name: _read(gradients.get(name, {}), f"gradients.{name}", fields)
             for name, fields in GRADIENTS.items()
         },
+        unconstrained_jacobians=_read(
+            unconstrained, "unconstrained_jacobians", UNCONSTRAINED_JACOBIANS
+        ),
         figures=_figures(_section(config, "figures"), networks, grids),
     )
     if check_files:
@@ -490,12 +558,26 @@ def check_file(path):
 
 def _check_files(study):
     for name in {network["dataset"]: None for network in study.networks.values()}:
+        path, dataset = f"datasets.{name}", study.datasets[name]
         file = study.data_file(name)
         if file is not None and not Path(file).is_file():
             raise UserError(
-                f"config: datasets.{name}.path: no file {file} (data_root: {study.data_root}); "
+                f"config: {path}.path: no file {file} (data_root: {study.data_root}); "
                 f"expected an .npz with {NPZ_LAYOUT}"
             )
+        if dataset["source"] == "folder":
+            *_, names = _at(path, data_sources.folder_splits, dataset, study.data_root)
+            _at(path, data_sources.class_order, dataset, names)
+            for grid, keys in study.grids.items():
+                for network in (study.networks[key] for key in keys):
+                    if network["dataset"] == name:
+                        _check_classes(network["classes"], f"grids.{grid}", name, dataset, names)
+        if dataset["source"] not in data_sources.SOURCES or dataset["download"]:
+            continue
+        if data_sources.find(dataset, study.data_root) is None:
+            key = f"{path}.path" if dataset["path"] else path
+            said = data_sources.missing(dataset, study.data_root)
+            raise UserError(f"config: {key}: {said}")
 
 
 # --- Paths.

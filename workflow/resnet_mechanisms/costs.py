@@ -5,16 +5,24 @@ one core of a server processor; compare with results/benchmarks (`make bench`) o
 """
 
 import math
+from contextlib import suppress
 from functools import cache
 from zipfile import ZipFile
 
+from .data_sources import SOURCES
 from .stems import stem_of
 
 PRODUCTS = 9e10  # flop/s of large matrix products and convolutions in float32
 MEMORY_BOUND = 4e10  # flop/s of what streams bases, or batches of states, through memory
 STARTED = 3.5, 570  # seconds and megabytes of a process that has imported torch
+EIGENPROBLEM = 4e-4  # seconds for all eigenvectors of 64 x 64 in float64
+# Vectors the Lanczos solver takes together: fewer need fewer products, more make each cheaper; the
+# inputs in lock step make them cheap already.
+BLOCK = 2
 BLOCK_STEP = 4e-4  # seconds a block step of the Lanczos solver takes beside its arithmetic
-EMBEDDED = {"digits": (1, 8, 8, 1500)}
+# (channels, H, W, training images) of data that need not be looked at.
+SHAPES = {"digits": (1, 8, 8, 1500)}
+SHAPES |= {name: (*source.shape, source.train) for name, source in SOURCES.items()}
 
 
 @cache
@@ -30,15 +38,17 @@ def _npz_shape(path):
 
 
 def image_shape(entry, path=None):
-    """(channels, H, W, images) of a data set entry; `path` of its file where it has one. A file
-    that cannot be read counts as ten thousand images of 32 x 32: what is wrong with it is for the
-    job to say."""
-    if path is None:
-        return EMBEDDED.get(entry["source"], (3, 32, 32, 10_000))
-    try:
-        return _npz_shape(path)
-    except Exception:
-        return 3, 32, 32, 10_000
+    """(channels, H, W, training images) of a data set entry, all classes; `path` of its file where
+    it has one. A folder, and a file that cannot be read, count as ten thousand images, the latter
+    of 32 x 32: what is wrong with it is for the job to say."""
+    shape = SHAPES.get(entry["source"], (entry.get("channels") or 3, 32, 32, 10_000))
+    if path is not None:
+        with suppress(Exception):
+            shape = _npz_shape(path)
+    channels, height, width, count = shape
+    if entry.get("size"):
+        height = width = entry["size"]
+    return channels, height, width, entry.get("train") or count
 
 
 def blocks_of(network, shape):
@@ -59,16 +69,10 @@ def blocks_of(network, shape):
     return out
 
 
-def block_size(n):
-    """Vectors the Lanczos solver takes together: fewer need fewer products in all, more make each
-    cheaper."""
-    return 2 if n >= 4096 else 3
-
-
-def basis_size(count, block):
-    """Vectors kept before a restart: a multiple of the block, twice the number wanted and some, at
-    least 20."""
-    return -(-max(2 * count + 4, 20) // block) * block
+def basis_size(count):
+    """Vectors the Lanczos solver keeps before a restart: a multiple of the block, twice the number
+    wanted and some, at least 20."""
+    return -(-max(2 * count + 4, 20) // BLOCK) * BLOCK
 
 
 def svd_seconds(n_out, n_in, flops, count, together, core=None):
@@ -84,14 +88,13 @@ def svd_seconds(n_out, n_in, flops, count, together, core=None):
     else:
         core = min(n, core)
         dense = 2e-4 + 3e-10 * core**3 + 2e-10 * n * core**2
-    block = block_size(n)
-    size = basis_size(count, block)
-    if size + 2 * block > n:
+    size = basis_size(count)
+    if size + 2 * BLOCK > n:
         return dense, math.inf
     products = 8 * count + 60  # spectra that fall fast take half, flat ones twice as many
     arithmetic = products * (flops / PRODUCTS + 2 * size * (n_in + n_out) / MEMORY_BOUND)
-    steps = products / (2 * block) * BLOCK_STEP / together
-    return dense, arithmetic + steps + 4e-4 * (size / 64) ** 3
+    steps = products / (2 * BLOCK) * BLOCK_STEP / together
+    return dense, arithmetic + steps + EIGENPROBLEM * (size / 64) ** 3
 
 
 def spectra_cost(network, recipe, classes, measure, shape):
@@ -111,11 +114,11 @@ def spectra_cost(network, recipe, classes, measure, shape):
     seconds = 0.2
     for n_out, n_in, flops, convolutional in blocks:
         core = None if convolutional else n_in / 2
-        together = max(1, min(inputs, int(1e6 / (basis_size(count, 2) * (n_out + n_in) / 3))))
+        together = max(1, min(inputs, int(1e6 / (basis_size(count) * (n_out + n_in) / 5))))
         svd = min(svd_seconds(n_out, n_in, flops, count, together, core))
         # ||J||_F: probes of a convolutional block, the matrix of a fully connected one.
         probes = min(n_in, 512) if convolutional else n_in / 4
-        aligned = 2 * depth * ranks * (1 if convolutional else 0.5)
+        aligned = (2 * depth + 2) * ranks * (1 if convolutional else 0.5)  # and two other inputs
         seconds += inputs * (svd + (2 * count + probes + aligned) * flops / PRODUCTS)
         seconds += inputs * depth * 2e-5 + 2 * depth * min(count, 30) * flops / PRODUCTS
         seconds += (shape[3] + paths) * flops / MEMORY_BOUND

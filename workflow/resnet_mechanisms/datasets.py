@@ -1,19 +1,17 @@
-"""Images as arrays: the embedded digits or a user's own .npz, cut to the first classes.
+"""Images as arrays and tensors: a data set of the config, cut to its first classes.
 
 Everything downstream reads one layout, the `.npz` that `prepare` returns the content of:
 x_train, x_test (uint8, N x H x W x channels), y_train, y_test (int64, 0..C-1), classes (C names),
 scale (the pixel value that becomes 1).
 """
 
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from .data_readers import ARRAYS, read
+from .data_sources import class_order
 from .errors import UserError
-
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass
@@ -28,95 +26,26 @@ class Images:
     classes: list
 
 
-def digits():
-    """The 1797 handwritten digits (8 x 8, values 0..16) that scikit-learn ships, split once and for
-    all: 1500 / 297."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    order = np.random.default_rng(0).permutation(len(data.target))
-    x = data.images[order].astype(np.uint8)[..., None]
-    y = data.target[order].astype(np.int64)
-    return {
-        "x_train": x[:1500], "y_train": y[:1500], "x_test": x[1500:], "y_test": y[1500:],
-        "classes": np.array([str(name) for name in data.target_names]), "scale": 16.0,
-    }  # fmt: skip
-
-
-def own_file(path, scale):
-    """The arrays of a user's `.npz`; raises UserError where one is missing or of another kind than
-    documented."""
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(
-            f"data file {path}: not found; expected an .npz with {', '.join(ARRAYS)} "
-            "and optionally classes"
-        )
-    if not zipfile.is_zipfile(path):
-        raise UserError(f"data file {path}: is no .npz (np.savez makes one)")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except Exception as error:
-        raise UserError(
-            f"data file {path}: cannot be read as .npz without pickles ({error})"
-        ) from None
-    missing = [name for name in ARRAYS if name not in arrays]
-    if missing:
-        raise UserError(
-            f"data file {path}: lacks {', '.join(missing)}; "
-            f"found {', '.join(sorted(arrays)) or 'nothing'}"
-        )
-    if "classes" not in arrays:
-        arrays["classes"] = np.arange(arrays["y_train"].max(initial=0) + 1)
-    if arrays["classes"].ndim != 1:
-        raise UserError(
-            f"data file {path}: classes has shape {arrays['classes'].shape}; "
-            "expected one name a class"
-        )
-    for split in ("train", "test"):
-        x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
-        if x.ndim == 3:
-            x = arrays[f"x_{split}"] = x[..., None]
-        if x.ndim != 4 or x.dtype != np.uint8 or len(x) == 0:
-            raise UserError(
-                f"data file {path}: x_{split} is {x.dtype} of shape {x.shape}; "
-                "expected uint8, N x H x W x channels"
-            )
-        if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
-            raise UserError(
-                f"data file {path}: y_{split} is {y.dtype} of shape {y.shape}; "
-                f"expected {len(x)} integers"
-            )
-        if y.min() < 0 or y.max() >= len(arrays["classes"]):
-            raise UserError(
-                f"data file {path}: y_{split} holds labels {y.min()} to {y.max()}; "
-                f"expected 0 to {len(arrays['classes']) - 1}, one per entry of classes"
-            )
-        arrays[f"y_{split}"] = y.astype(np.int64)
-    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
-        raise UserError(
-            f"data file {path}: training images are {arrays['x_train'].shape[1:]} but test images "
-            f"{arrays['x_test'].shape[1:]}; expected one shape"
-        )
-    return arrays | {"classes": arrays["classes"].astype(str), "scale": float(scale)}
-
-
 def prepare(entry, classes, data_root="."):
     """The arrays of a config `datasets` entry, cut to its first `classes` classes and to its subset
     sizes.
 
-    A subset (`train`, `test` of the entry) is the first so many images after the class cut, in a
-    fixed random order (seed 0), so a smaller subset is part of a larger one.
+    The first classes are those of its `class_list`, if it has one, else of the data. A subset
+    (`train`, `test` of the entry) is the first so many images after the class cut, in a fixed
+    random order (seed 0), so a smaller subset is part of a larger one. Pixels are those of the data
+    whatever the classes.
     """
-    if entry["source"] == "digits":
-        arrays = digits()
-    else:
-        arrays = own_file(Path(data_root) / entry["path"], entry.get("scale") or 255)
-    if classes > len(arrays["classes"]):
-        raise UserError(f"{classes} classes asked for, but the data have {len(arrays['classes'])}")
+    arrays = read(entry, data_root)
+    names = arrays["classes"].tolist()
+    order = class_order(entry, names)
+    if classes > len(order):
+        held = "class_list names" if entry.get("class_list") else "the data have"
+        raise UserError(f"{classes} classes asked for, but {held} {len(order)}")
+    label = np.full(len(names), classes)  # of classes that are left out, too large
+    label[order[:classes]] = np.arange(classes)
+    arrays["classes"] = arrays["classes"][order[:classes]]
     for split in ("train", "test"):
-        x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
+        x, y = arrays[f"x_{split}"], label[arrays[f"y_{split}"]]
         keep = np.flatnonzero(y < classes)
         size = entry.get(split)
         if size is not None:
@@ -131,7 +60,6 @@ def prepare(entry, classes, data_root="."):
             raise UserError(
                 f"{split}: no image of class {arrays['classes'][absent[0]]} among {len(keep)}"
             )
-    arrays["classes"] = arrays["classes"][:classes]
     return {name: arrays[name] for name in (*ARRAYS, "classes", "scale")}
 
 

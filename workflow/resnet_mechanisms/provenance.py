@@ -10,6 +10,8 @@ from pathlib import Path
 
 PACKAGES = (
     "torch",
+    "torchvision",
+    "pillow",
     "numpy",
     "pandas",
     "scipy",

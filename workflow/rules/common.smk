@@ -141,6 +141,16 @@ def measure_json(wildcards):
     return to_json({**STUDY.measure, "inputs": {kind: STUDY.measure["inputs"][kind]}})
 
 
+def data_entry(wildcards):
+    return STUDY.datasets[wildcards.data.rpartition("-c")[0]]
+
+
+def data_json(wildcards):
+    """All of an entry but whether it may be downloaded, which does not change the images."""
+    entry = data_entry(wildcards).items()
+    return to_json({key: value for key, value in entry if key != "download"})
+
+
 def data_of(wildcards):
     return f"results/data/{data_name(STUDY.networks[wildcards.network])}.npz"
 
@@ -162,7 +172,8 @@ def work(network):
 def train_seconds(wildcards):
     network = STUDY.networks[wildcards.network]
     recipe = STUDY.recipes[network["recipe"]]
-    images = STUDY.datasets[network["dataset"]]["train"] or 1500
+    name = network["dataset"]
+    images = costs.image_shape(STUDY.datasets[name], STUDY.data_file(name))[3]
     steps = recipe["steps"]
     if steps is None:
         steps = recipe["epochs"] * images / recipe["batch_size"]

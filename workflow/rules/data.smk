@@ -16,17 +16,21 @@ rule prepare_data:
     threads: 1
     resources:
         mem_mb=megabytes(2000),
-        runtime=10,
+        runtime=lambda wildcards: 120 if data_entry(wildcards).get("download") else 10,
+        download=lambda wildcards: "--download" if data_entry(wildcards).get("download") else "",
     params:
-        dataset=lambda wildcards: to_json(STUDY.datasets[wildcards.data.rpartition("-c")[0]]),
+        dataset=data_json,
         name=lambda wildcards: wildcards.data.rpartition("-c")[0],
         classes=lambda wildcards: wildcards.data.rpartition("-c")[2],
-        root=lambda wildcards, input: STUDY.data_root if input.own else ".",
+        root=lambda wildcards: (
+            "." if data_entry(wildcards)["source"] == "digits" else STUDY.data_root
+        ),
     message:
         "Preparing {wildcards.data}"
     shell:
         "python {input.script:q} --dataset {params.dataset:q} --name {params.name:q}"
-        " --classes {params.classes} --data-root {params.root:q} --out {output:q} 2> {log:q}"
+        " --classes {params.classes} --data-root {params.root:q} {resources.download}"
+        " --out {output:q} 2> {log:q}"
 
 
 rule data:

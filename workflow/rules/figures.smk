@@ -3,6 +3,7 @@
 PAPERS = {
     "ra": "Residual Alignment (Li & Papyan 2023)",
     "neural": "Residual Alignment (Li & Papyan 2023)",
+    "unconstrained": "Residual Alignment (Li & Papyan 2023)",
     "sg": "Shattered gradients (Balduzzi et al. 2017)",
     "he": "Degradation (He et al. 2016)",
     "claims": "Claims",
@@ -16,6 +17,7 @@ FIGURE_INPUTS = {
     "sg_theorems": "results/gradients/gradient_covariance.csv",
     "sg1_gradients": "results/gradients/toy_gradients.npz",
     "sg2_autocorrelation": "results/gradients/autocorrelation.csv",
+    "unconstrained_jacobians": list(rules.unconstrained_model.output),
     "claims": "results/tables/claims.csv",
 }
 

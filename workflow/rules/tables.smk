@@ -11,6 +11,7 @@ TABLES = {
 localrules:
     table,
     gradient_table,
+    unconstrained_table,
     claims_table,
 
 
@@ -58,12 +59,37 @@ rule gradient_table:
         "cp {input:q}* {params.tables:q} 2> {log:q}"  # with the provenance that lies beside it
 
 
+rule unconstrained_table:
+    input:
+        rules.unconstrained_model.output.table,
+    output:
+        "results/tables/unconstrained_jacobians.csv",
+    log:
+        "results/logs/tables/unconstrained_jacobians.log",
+    conda:
+        "../../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=100,
+        runtime=5,
+    params:
+        tables=subpath(output[0], parent=True),
+    message:
+        "Writing {output}"
+    shell:
+        "cp {input:q}* {params.tables:q} 2> {log:q}"  # with the provenance that lies beside it
+
+
 rule claims_table:
     input:
         script=command("claims.py"),
         sources=sources("claims.py"),
         claims=os.path.relpath(WORKFLOW / "claims.yaml"),
-        tables=[*expand("results/tables/{table}.csv", table=TABLES), *rules.gradient_table.output],
+        tables=[
+            *expand("results/tables/{table}.csv", table=TABLES),
+            *rules.gradient_table.output,
+            *rules.unconstrained_table.output,
+        ],
     output:
         "results/tables/claims.csv",
     log:

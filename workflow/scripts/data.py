@@ -4,7 +4,7 @@ import argparse
 import json
 
 from _command import run
-from resnet_mechanisms import datasets, provenance
+from resnet_mechanisms import data_readers, datasets, provenance
 from resnet_mechanisms.errors import UserError
 
 
@@ -18,14 +18,20 @@ def main():
     parser.add_argument("--name", required=True)
     parser.add_argument("--classes", required=True, type=int)
     parser.add_argument("--data-root", default=".")
+    parser.add_argument(
+        "--download", action="store_true", help="fetch public data that are not there"
+    )
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
+    entry = {**args.dataset, "download": args.download}
     try:
-        arrays = datasets.prepare(args.dataset, args.classes, args.data_root)
+        arrays = datasets.prepare(entry, args.classes, args.data_root)
     except UserError as error:
         raise UserError(f"datasets.{args.name}: {error}") from None
     np.savez_compressed(args.out, **arrays)
-    provenance.write(args.out, dataset=args.dataset, name=args.name, classes=args.classes)
+    facts = dict(dataset=args.dataset, name=args.name, classes=args.classes)
+    files = data_readers.checksums(args.dataset, args.data_root)
+    provenance.write(args.out, **facts, source_sha256=files)
 
 
 if __name__ == "__main__":
