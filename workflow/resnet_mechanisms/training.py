@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from . import backpropagation
 from .datasets import training_labels
 from .networks import Network, batch_norm_layers, reestimate_batch_norm
 
@@ -277,21 +278,27 @@ def train_epoch(network, optimizer, recipe, x, y, seed, epoch, steps, steps_per_
     acts_on_path = recipe["path_energy"] != 0 or recipe["step_alignment"] != 0
     forward = torch.compile(network) if recipe["compile"] else network
     precision = torch.autocast(x.device.type, torch.bfloat16, enabled=recipe["mixed_precision"])
+    written_out = None
+    if backpropagation.possible(network, recipe, x.device):
+        written_out = backpropagation.Backpropagation(network)
     for step in range(steps_per_epoch):
         batch = order[step * size : (step + 1) * size]
         rate = learning_rate(recipe, ((epoch - 1) * steps_per_epoch + step) / steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
         images = augmented(x[batch], recipe["augment"], generator)
-        with precision:
-            if acts_on_path:
-                logits, penalty = penalised(network, images, recipe)
-            else:
-                logits = forward(images, dropped_blocks(recipe, network, size, generator))
-                penalty = 0.0
-            loss = F.cross_entropy(logits, y[batch])
-        optimizer.zero_grad(set_to_none=recipe["stochastic_depth"] > 0)
-        (loss + penalty).backward()
+        if written_out:
+            loss = written_out(images, y[batch])
+        else:
+            with precision:
+                if acts_on_path:
+                    logits, penalty = penalised(network, images, recipe)
+                else:
+                    logits = forward(images, dropped_blocks(recipe, network, size, generator))
+                    penalty = 0.0
+                loss = F.cross_entropy(logits, y[batch])
+            optimizer.zero_grad(set_to_none=recipe["stochastic_depth"] > 0)
+            (loss + penalty).backward()
         optimizer.step()
         total += loss.detach()
     return total.item() / steps_per_epoch, rate

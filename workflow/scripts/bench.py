@@ -28,6 +28,23 @@ def time_svd(results):
     print(jacobian_svd.summary(table))
 
 
+def time_training(results):
+    """Images trained on in a CPU second, ours beside a plain loop: training.csv."""
+    from resnet_mechanisms import device, provenance
+    from resnet_mechanisms.benchmarks import training
+    from resnet_mechanisms.tables import write
+
+    device.use("cpu", 1)
+    table = training.run()
+    out = results / "benchmarks" / "training.csv"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(table, out)
+    repetitions, recipe = training.REPETITIONS, training.RECIPE
+    provenance.write(out, repetitions=repetitions, recipe=recipe, device="cpu", threads=1)
+    print("Training throughput, times that of the plain loop:")
+    print(training.summary(table))
+
+
 def compare_costs(results, config):
     """What measuring each network of a study took, where it has been run, beside what its resources
     were planned with: spectra_costs.csv."""
@@ -71,14 +88,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     svd = commands.add_parser("svd", help="top singular triplets of Residual Jacobians")
+    train = commands.add_parser("training", help="training throughput beside a plain loop")
     cost = commands.add_parser("costs", help="planned against used resources of a finished study")
     cost.add_argument("--config", type=Path, default=Path("config.yaml"), help="of the study")
-    for command in (svd, cost):
+    for command in (svd, train, cost):
         command.add_argument("--results", type=Path, default=Path("results"), help="its folder")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # for the products of NumPy and SciPy, set before they load
     if args.command == "svd":
         time_svd(args.results)
+    elif args.command == "training":
+        time_training(args.results)
     else:
         compare_costs(args.results, args.config)
 

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from scipy.sparse.linalg import ArpackError, LinearOperator, svds
 
-from .. import alignment, datasets, jacobians, svd, training
+from .. import alignment, config, datasets, jacobians, svd, training
 from ..networks import Network, reestimate_batch_norm
 
 COLUMNS = (
@@ -60,10 +60,9 @@ CASES = (
     Case("conv64 trained", "conv", 8, 64, 60, 100, 2, 1),
     Case("conv64 init", "conv", 8, 64, 0, 100, 2, 1),
 )
-RECIPE = {
-    "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.01, "weight_decay_batch_norm": 0.01,
-    "schedule": "cosine", "epochs": None, "evaluate_every": 1000, "checkpoints": [],
-    "labels": "true", "stochastic_depth": 0.0,
+RECIPE = {key: default for key, (_, default) in config.RECIPE.items()} | {
+    "learning_rate": 0.1, "weight_decay": 0.01, "weight_decay_batch_norm": 0.01,
+    "evaluate_every": 1000,
 }  # fmt: skip
 
 
@@ -87,15 +86,15 @@ def images_of(type):
 def network_of(case, images, state):
     """The case's network in evaluation mode, trained with its finished seed kept in
     `state`/CASE (delete that folder after changing RECIPE or CASES)."""
-    config = {"type": case.type, "skip": "resnet", "depth": case.depth, "width": case.width}
+    shape = {"type": case.type, "skip": "resnet", "depth": case.depth, "width": case.width}
     torch.manual_seed(0)
-    network = Network(config, images.x_train.shape[1:], len(images.classes))
+    network = Network(shape, images.x_train.shape[1:], len(images.classes))
     if case.steps:
         folder = state / case.name.replace(" ", "-")
         folder.mkdir(parents=True, exist_ok=True)
         recipe = RECIPE | {"steps": case.steps, "batch_size": case.batch_size}
         with training.exclusive(folder):
-            result = training.train(config, recipe, images, 0, folder)
+            result = training.train(shape, recipe, images, 0, folder)
         network.load_state_dict(result["checkpoints"][max(result["checkpoints"])])
     else:
         reestimate_batch_norm(network, images.x_train)
