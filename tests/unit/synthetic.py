@@ -136,6 +136,23 @@ def score_rows(
     return pd.DataFrame(rows)[columns]
 
 
+def block_rows(drop=0.0, seeds=3, inputs=4, **network):
+    """spectra_per_block.csv rows of the networks of `score_rows`, training images: equal steps and
+    1/s_1 = l + 1, both scaled by the survival probability 1 - drop l/L.
+    """
+    keys = dict(zip(KEYS[:7], ("digits", 10, "fc", "resnet", 8, 128, "strong_decay"), strict=True))
+    keys |= {"epoch": 100} | network
+    rows = []
+    for seed in range(10, 10 + seeds):
+        for image in range(inputs):
+            for block in range(1, keys["depth"] + 1):
+                survival = 1 - drop * block / keys["depth"]
+                row = keys | {"seed": seed, "split": "train", "input": image, "block": block}
+                row |= {"step_length": survival, "sigma_1": survival / (block + 1)}
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def history_rows(error, epochs=(1, 50, 100), statuses=("ok",) * 2, **network):
     """history.csv rows: training error `error` at the last epoch, reached in a straight line from
     0.9.

@@ -55,14 +55,43 @@ def all_networks():
         for depth in (4, 8, 16)
     ]
     lost += [{"recipe": recipe} for recipe in ("usual", "random_labels", "decay_off_batch_norm")]
+    lost += [{"recipe": recipe} for recipe in ("noisy_labels_20", "decay_only_batch_norm")]
     lost += [{"recipe": "untrained", "train_accuracy": 0.1}]
     lost += [
-        {"type": "conv", "skip": "plain", "depth": 6, "recipe": recipe}
+        {"type": kind, "skip": "plain", "depth": 6, "recipe": recipe}
+        for kind in ("conv", "conv_down")
         for recipe in ("conv_strong_decay", "conv_mild_decay")
     ]
     rows += [synthetic.score_rows(synthetic.PLAIN, ("ok",) * 2, **network) for network in lost]
-    rows.append(synthetic.score_rows(type="conv", depth=6, recipe="conv_strong_decay"))
+    full = synthetic.ALIGNED | {"sigma_c1_ratio": 0.35}  # RA3 is of fully connected networks
+    for kind in ("conv", "conv_down"):
+        rows.append(synthetic.score_rows(full, type=kind, depth=6, recipe="conv_strong_decay"))
+    return rows + scope() + counterfactuals()
+
+
+def scope():
+    """What RA is claimed of beside depths: widths, class counts, data sets."""
+    rows = [synthetic.score_rows(width=width) for width in (64, 256)]
+    rows += [synthetic.score_rows(classes=classes) for classes in (2, 3, 5)]
+    sets = {"mnist": 10, "fashion_mnist": 10, "cifar10": 10, "cifar100": 100, "imagenette": 10}
+    for name, classes in [*sets.items(), ("cifar10", 3)]:
+        for recipe in ("strong_decay", "authors"):
+            scores = synthetic.score_rows(dataset=name, classes=classes, recipe=recipe)
+            rows.append(scores)
     return rows
+
+
+def counterfactuals():
+    """Training that keeps a part of RA."""
+    kept = {
+        "path_energy": {"inverse_slope": 0.04},
+        "stochastic_depth_25": {"step_cv": 0.14},
+        "stochastic_depth": {"step_cv": 0.3, "inverse_slope": 1.4},
+    }
+    return [
+        synthetic.score_rows(synthetic.ALIGNED | scores, recipe=recipe)
+        for recipe, scores in kept.items()
+    ]
 
 
 def errors(plain, resnet=0.0):

@@ -7,7 +7,13 @@ import pytest
 import yaml
 
 from helpers import ROOT
-from resnet_mechanisms.config import check_file, network_path, parse_network_path, resolve
+from resnet_mechanisms.config import (
+    FIGURES,
+    check_file,
+    network_path,
+    parse_network_path,
+    resolve,
+)
 from resnet_mechanisms.data_sources import SOURCES
 from resnet_mechanisms.errors import UserError
 
@@ -56,7 +62,7 @@ def test_default_study():
 
 def test_smoke_study_is_valid():
     study = resolve(yaml.safe_load((ROOT / "workflow/studies/smoke.yaml").read_text()))
-    assert set(study.figures) == set(resolve(DEFAULT).figures)
+    assert set(study.figures) == set(FIGURES)
 
 
 def test_recipe_has_every_key_and_inherits():

@@ -32,6 +32,19 @@ OF_ONE_NETWORK = [
     "ra3_singular_values",
     "ra4_inverse_singular_values",
 ]
+RECIPES = {  # what figures with values of recipes on an axis are told
+    "ra_stochastic_depth": {
+        "strong_decay": {"stochastic_depth": 0.0, "stochastic_depth_per": "batch"},
+        "dropped": {"stochastic_depth": 0.5, "stochastic_depth_per": "batch"},
+        "per_sample": {"stochastic_depth": 0.5, "stochastic_depth_per": "sample"},
+    },
+    "ra_weight_decay": {
+        "strong_decay": {"weight_decay": 0.01, "weight_decay_batch_norm": 0.01},
+        "usual": {"weight_decay": 0.0005, "weight_decay_batch_norm": 0.0005},
+        "off": {"weight_decay": 0.01, "weight_decay_batch_norm": 0.0},
+        "only": {"weight_decay": 0.0, "weight_decay_batch_norm": 0.02},
+    },
+}
 
 
 def depth_rows():
@@ -77,6 +90,26 @@ def files(tmp_path_factory):
     recipes.append(
         synthetic.score_rows(synthetic.PLAIN, ("ok", "diverged"), recipe="random_labels")
     )
+    twins = [
+        synthetic.score_rows(scores, statuses, skip=skip, type=kind, dataset=data)
+        for kind, data in (("fc", "digits"), ("conv_down_pre", "digits"), ("fc", "clothes"))
+        for skip, scores, statuses in (
+            ("resnet", synthetic.ALIGNED, ("ok", "too_few_points")),
+            ("plain", synthetic.PLAIN, ("ok", "dead")),
+        )
+    ]
+    dropped = [synthetic.score_rows(recipe=r) for r in RECIPES["ra_stochastic_depth"]]
+    blocks = [
+        synthetic.block_rows(values["stochastic_depth"], recipe=r)
+        for r, values in RECIPES["ra_stochastic_depth"].items()
+    ]
+    dynamics = [
+        synthetic.score_rows(
+            scores | {"nc1": 10.0 / (1 + epoch)}, epoch=epoch, skip=skip, train_accuracy=accuracy
+        )
+        for skip, scores in (("resnet", synthetic.ALIGNED), ("plain", synthetic.PLAIN))
+        for epoch, accuracy in ((0, 0.1), (1, 0.8), (100, 1.0))
+    ]
     return {
         **dict.fromkeys(OF_ONE_NETWORK, [resnet]),
         "ra_no_skip": [resnet, plain, dead],
@@ -85,6 +118,14 @@ def files(tmp_path_factory):
         "ra_width": table("width", [synthetic.score_rows(width=w) for w in (64, 128)]),
         "ra_classes": table("classes", [synthetic.score_rows(classes=c) for c in (3, 10)]),
         "ra_generalization": table("recipes", recipes),
+        "ra_architectures": table("architectures", twins[:4]),
+        "ra_datasets": table("datasets", twins[:2] + twins[4:]),
+        "ra_stochastic_depth": table("dropped", dropped) + table("blocks", blocks),
+        "ra_weight_decay": table(
+            "decay", [synthetic.score_rows(recipe=r) for r in RECIPES["ra_weight_decay"]]
+        ),
+        "ra_training_dynamics": table("dynamics", dynamics),
+        "ra_intervention": table("recipes", recipes),
         "he1_degradation": table("history", history()),
         "claims": table("claims", [verdicts]),
         "dead": [dead],
@@ -101,7 +142,8 @@ def figures():
 
 
 def draw(name, inputs):
-    return importlib.import_module(f"resnet_mechanisms.figures.{name}").draw(inputs)
+    recipes = [RECIPES[name]] if name in RECIPES else []
+    return importlib.import_module(f"resnet_mechanisms.figures.{name}").draw(inputs, *recipes)
 
 
 def lines(axis):
@@ -129,6 +171,12 @@ def words(fig):
         "ra_width",
         "ra_classes",
         "ra_generalization",
+        "ra_architectures",
+        "ra_datasets",
+        "ra_stochastic_depth",
+        "ra_weight_decay",
+        "ra_training_dynamics",
+        "ra_intervention",
         "neural_collapse",
         "he1_degradation",
         "claims",
@@ -205,6 +253,63 @@ def test_depth_panels_carry_means_ranges_and_crosses(files):
     assert "exponent \N{MINUS SIGN}1.25" in words(fig) and "undefined (dead)" in words(fig)
 
 
+def marks(axis, kind):
+    """The points of an axes' lines with this marker, in order."""
+    return [line.get_xydata()[0] for line in axis.get_lines() if line.get_marker() == kind]
+
+
+def test_architectures_are_marked_seed_by_seed(files):
+    fig = draw("ra_architectures", files["ra_architectures"])
+    alignment = fig.axes[1]
+    np.testing.assert_allclose([x for x, _ in marks(alignment, "o")], [1] * 4)  # ResNets
+    np.testing.assert_allclose([x for x, _ in marks(alignment, "s")], [0, 0])
+    assert len(marks(alignment, "x")) == 2  # the dead
+    assert len(marks(fig.axes[2], "+")) == 2  # no line without three blocks
+    labels = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    assert labels == ["fully connected", "convolutional,\ndown-sampling,\npre-activation"]
+
+
+def test_datasets_have_their_chance_level(files):
+    fig = draw("ra_datasets", files["ra_datasets"])
+    assert has_line(fig.axes[-1], [[0.1, -0.4], [0.1, 0.4]])
+    labels = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    assert labels == ["digits, 10 classes", "clothes, 10 classes"]
+
+
+def test_stochastic_depth_with_and_without_survival(files):
+    fig = draw("ra_stochastic_depth", files["ra_stochastic_depth"])
+    spacing, slope = fig.axes[1], fig.axes[3]
+    assert has_line(spacing, [[0, 0], [0.5, 0]])  # steps over survival are equal
+    assert has_line(slope, [[0, 1], [0.5, 1]])
+    theory = [line for line in lines(spacing) if len(line) == 50]
+    survival = 1 - 0.5 * np.arange(1, 9) / 8
+    np.testing.assert_allclose(theory[0][-1], [0.5, survival.std() / survival.mean()])
+    text = words(fig)
+    assert "a draw per batch" in text and "a draw per sample" in text
+
+
+def test_weight_decay_stands_at_its_value(files):
+    fig = draw("ra_weight_decay", files["ra_weight_decay"])
+    assert has_line(fig.axes[2], [[0.0005 / 1.05, 1], [0.01 / 1.05, 1]])
+    assert has_line(fig.axes[2], [[0.01, 1]]) and has_line(fig.axes[2], [[0.02 * 1.05, 1]])
+    for name in ("on everything", "off batch norm", "only on batch norm"):
+        assert f"decay {name}" in words(fig)
+
+
+def test_dynamics_over_epochs(files):
+    fig = draw("ra_training_dynamics", files["ra_training_dynamics"])
+    epochs = np.array([0, 1, 100])
+    assert has_line(fig.axes[0], np.column_stack([epochs / 1.05, [0.1, 0.8, 1]]))
+    assert has_line(fig.axes[5], np.column_stack([epochs * 1.05, [10, 5, 10 / 101]]))
+
+
+def test_interventions_stand_at_their_scores(files):
+    fig = draw("ra_intervention", files["ra_intervention"])
+    points = np.array(marks(fig.axes[5], "o"))  # alignment, test accuracy
+    np.testing.assert_allclose(points, [[1, 0.98]] * 3)
+    assert len(marks(fig.axes[5], "x")) == 1  # the diverged one has no alignment
+
+
 def test_power_law():
     depths = np.array([4, 8, 16, 24])
     exponent, factor, r2 = ra_depth.power_law(depths, 3 * depths**-1.3)
@@ -223,8 +328,12 @@ def test_degradation_ends_at_the_last_epoch(files):
 def test_claims_are_coloured_by_verdict(files):
     fig = draw("claims", files["claims"])
     tints = [to_rgba(p.get_facecolor()) for p in fig.findobj(Rectangle) if p.axes is fig.axes[0]]
-    verdicts = tables.read(files["claims"])["verdict"]
+    table = tables.read(files["claims"])
+    verdicts = table.loc[
+        table["value"].notna() | table["status"].str.contains("undefined"), "verdict"
+    ]
     assert tints[: len(verdicts)] == [to_rgba(style.COLOURS[verdict]) for verdict in verdicts]
+    assert len(verdicts) < len(table) and "for want of such networks" in words(fig)
     for claim in tables.read(files["claims"])["claim"]:
         assert claim.split(",")[0].split()[0] in words(fig)
 

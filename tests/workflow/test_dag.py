@@ -4,11 +4,13 @@ import pytest
 import yaml
 
 from helpers import ROOT, planned, snakemake
-from resnet_mechanisms.config import FIGURES, resolve
+from resnet_mechanisms.config import resolve
 
 STUDY = resolve(yaml.safe_load((ROOT / "config.yaml").read_text()))
 BEST = "digits/c10/fc-resnet/d16-w128/strong_decay"
-FIGURE_FILES = {f"results/figures/{name}.{kind}" for name in FIGURES for kind in ("pdf", "png")}
+FIGURE_FILES = {
+    f"results/figures/{name}.{kind}" for name in STUDY.figures for kind in ("pdf", "png")
+}
 TABLE_FILES = {
     f"results/tables/{name}.csv"
     for name in (

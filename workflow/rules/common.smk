@@ -155,9 +155,19 @@ def data_of(wildcards):
     return f"results/data/{data_name(STUDY.networks[wildcards.network])}.npz"
 
 
-def of_networks(path, networks=NETWORKS):
-    """The file with this path under every network."""
-    return [path.format(network=network) for network in networks]
+def recipe_option(networks, keys):
+    """The option that tells a command these values of the networks' recipes; nothing without keys."""
+    if not keys:
+        return []
+    names = {STUDY.networks[network]["recipe"] for network in networks}
+    values = {name: {key: STUDY.recipes[name][key] for key in keys} for name in names}
+    return ["--recipes", to_json(values)]
+
+
+def of_networks(paths, networks=NETWORKS):
+    """The file with this path under every network; of several paths, all of one, then the next."""
+    paths = [paths] if isinstance(paths, str) else paths
+    return [path.format(network=network) for path in paths for network in networks]
 
 
 # --- Rough costs: which jobs to start first, and what to ask a cluster for.

@@ -9,16 +9,23 @@ PAPERS = {
     "claims": "Claims",
 }
 OF_ONE_NETWORK = [name for name, shows in FIGURES.items() if shows == "network"]
-# Other figures are drawn from files of the networks they show, or from one file of the study.
+# Other figures are drawn from files of the networks they show, or from files of the study.
+SCORES = "results/spectra/{network}/residual_alignment.csv"
 FIGURE_INPUTS = {
-    **dict.fromkeys(FIGURES, "results/spectra/{network}/residual_alignment.csv"),
+    **dict.fromkeys(FIGURES, SCORES),
     **dict.fromkeys([*OF_ONE_NETWORK, "ra_no_skip"], "results/spectra/{network}/spectra.nc"),
+    "ra_stochastic_depth": [SCORES, "results/spectra/{network}/spectra_per_block.csv"],
     "he1_degradation": "results/networks/{network}/history.csv",
     "sg_theorems": "results/gradients/gradient_covariance.csv",
     "sg1_gradients": "results/gradients/toy_gradients.npz",
     "sg2_autocorrelation": "results/gradients/autocorrelation.csv",
     "unconstrained_jacobians": list(rules.unconstrained_model.output),
     "claims": "results/tables/claims.csv",
+}
+# Tables name recipes; these figures have values of them on an axis.
+RECIPE_KEYS = {
+    "ra_stochastic_depth": ("stochastic_depth", "stochastic_depth_per"),
+    "ra_weight_decay": ("weight_decay", "weight_decay_batch_norm"),
 }
 
 
@@ -49,11 +56,12 @@ for name in STUDY.figures:
             runtime=10,
         params:
             figure=name,
+            recipes=recipe_option(STUDY.figures[name], RECIPE_KEYS.get(name)),
         message:
             "Drawing {output.pdf}"
         shell:
             "python {input.script:q} {params.figure} --input {input.files:q}"
-            " --pdf {output.pdf:q} --png {output.png:q} 2> {log:q}"
+            " {params.recipes:q} --pdf {output.pdf:q} --png {output.png:q} 2> {log:q}"
 
 
 # The figures of one network, for any network of the study, by its path.

@@ -2,19 +2,24 @@
 
 import argparse
 import importlib
+import json
 import pkgutil
 from difflib import get_close_matches
 from pathlib import Path
 
 from _command import run
 
-HELPERS = {"style", "common"}  # modules of the package that draw nothing
+# Modules of the package that are no figure.
+HELPERS = {"style", "common", "panels", "sweeps", "dots"}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="which figure: a module of resnet_mechanisms.figures")
     parser.add_argument("--input", type=Path, nargs="+", required=True, help="its files, in order")
+    parser.add_argument(
+        "--recipes", type=json.loads, help="values of recipes, by name, for figures that show them"
+    )
     parser.add_argument("--pdf", type=Path, required=True, help="where the PDF goes")
     parser.add_argument("--png", type=Path, required=True, help="where the PNG goes (200 dpi)")
     arguments = parser.parse_args()
@@ -36,7 +41,8 @@ def main():
 
     use_style()
     draw = importlib.import_module(f"resnet_mechanisms.figures.{arguments.name}").draw
-    save(draw(arguments.input), arguments.pdf, arguments.png)
+    further = [] if arguments.recipes is None else [arguments.recipes]
+    save(draw(arguments.input, *further), arguments.pdf, arguments.png)
 
 
 if __name__ == "__main__":

@@ -39,25 +39,32 @@ TOP = 0.6
 
 def draw(inputs):
     """`inputs`: claims.csv. low, high: range over seeds of the mean over inputs, or two standard
-    errors for gradients.
+    errors for gradients. Claims of which the study has nothing to test are named at the end.
     """
     claims = read_rows(inputs[:1], NEEDED)
+    counts, number = claims["verdict"].value_counts(), len(claims)
+    untested = claims["value"].isna() & (claims["status"].str.match("no rows(:|$)"))
+    absent, claims = claims[untested], claims[~untested]
+    notes = []
+    if len(absent):
+        text = "Inconclusive, for want of such networks in this study: "
+        notes = textwrap.wrap(text + "; ".join(absent["claim"]), 125)
     rows = [_cells(row) for _, row in claims.iterrows()]
     heights = [LINE * max(map(len, row)) + PAD for row in rows]
     papers = (
         claims["paper"] != claims["paper"].shift()
     )  # where the name of a paper heads its claims
-    total = TOP + sum(heights) + (LINE + PAD) * papers.sum() + 0.05
+    total = TOP + sum(heights) + (LINE + PAD) * papers.sum()
+    total += LINE * len(notes) + PAD + 0.05
     fig = plt.figure(figsize=(TEXT, total))
     fig.set_layout_engine("none")
     axis = fig.add_axes((0, 0, 1, 1))
     axis.set(xlim=(0, TEXT), ylim=(total, 0))
     axis.set_axis_off()
-    counts = claims["verdict"].value_counts()
     tally = ", ".join(
         f"{counts.get(v, 0)} {v}" for v in ("reproduced", "not reproduced", "inconclusive")
     )
-    axis.text(0.05, 0.12, f"{len(claims)} claims: {tally}", fontsize=8, va="center")
+    axis.text(0.05, 0.12, f"{number} claims: {tally}", fontsize=8, va="center")
     note = (
         "[low, high]: range over networks and seeds of the mean over inputs; "
         "gradients: \N{PLUS-MINUS SIGN} 2 standard errors"
@@ -95,6 +102,8 @@ def draw(inputs):
                 )
         y += height
     axis.plot([0, TEXT], [y, y], color="0.4", linewidth=0.4)
+    for k, line in enumerate(notes):
+        axis.text(0.05, y + PAD + LINE * (k + 0.5), line, fontsize=6.5, va="center")
     return fig
 
 

@@ -13,10 +13,14 @@ from .style import SKIP_NAMES
 
 CONFIGURATION = tables.KEYS
 DEFINED = ("ok", "too_few_points")  # statuses of networks whose scores exist
+OUTCOMES = ("train_accuracy", "test_accuracy")  # of the training itself: others have them as well
 TYPE_NAMES = {
     "fc": "fully connected",
     "conv": "convolutional",
     "conv_down": "convolutional, down-sampling",
+    "fc_pre": "fully connected, pre-activation",
+    "conv_pre": "convolutional, pre-activation",
+    "conv_down_pre": "convolutional, down-sampling, pre-activation",
 }
 FITTED = 0.99  # training accuracy from which a network counts as fitted (filled marker)
 
@@ -128,7 +132,7 @@ def reading(column, value):
 def describe(network):
     """What a network is, for a title: skip, type, depth, width, data, recipe."""
     a = network.attrs
-    width = "width" if a["type"] == "fc" else "channels"
+    width = "width" if a["type"].startswith("fc") else "channels"
     skip = "ResNet" if a["skip"] == "resnet" else "Plain network"
     return (
         f"{skip}, {TYPE_NAMES.get(a['type'], a['type'])}, L = {a['depth']}, {width} {a['width']}, "
@@ -169,12 +173,18 @@ def interval(mean, low, high, digits=2):
     return f"{mean} [{low}, {high}]"
 
 
+def wrapped(text, letters):
+    """Lines of so many letters; `L = 8` and `pre-activation` stay together."""
+    text = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    return textwrap.wrap(text, letters, break_on_hyphens=False)
+
+
 def heading(fig, *paragraphs):
     """The title of a figure or subfigure, at the left, each paragraph wrapped to the figure's
     width.
     """
     letters = int(17.5 * fig.bbox.width / fig.dpi)  # of 7.5 pt DejaVu Sans
-    lines = [line for text in paragraphs for line in textwrap.wrap(text, letters)]
+    lines = [line for text in paragraphs for line in wrapped(text, letters)]
     fig.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=7.5)
 
 

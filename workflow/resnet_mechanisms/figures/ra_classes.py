@@ -3,12 +3,10 @@ singular values.
 """
 
 from .ra_width import draw_sweep
-from .sweeps import SCORES, Score
+from .sweeps import FURTHER, SCORES
 
-SHOWN = {name: score for name, score in SCORES.items() if name != "sigma_1"} | {
-    "sigma_c_ratio": Score("RA3: rank C", "$s_C / s_1$", "log"),
-    "sigma_c1_ratio": Score("RA3: rank C + 1", "$s_{C+1} / s_1$", "log", (0.03,)),
-}
+SHOWN = {name: score for name, score in SCORES.items() if name != "sigma_1"}
+SHOWN |= {name: FURTHER[name] for name in ("sigma_c_ratio", "sigma_c1_ratio")}
 
 
 def draw(inputs):

@@ -12,13 +12,14 @@ from .common import (
     CONFIGURATION,
     DEFINED,
     FITTED,
+    OUTCOMES,
     log_axis,
     mark_undefined,
     reading,
     round_axis,
     title,
 )
-from .style import COLOURS, GREY, REFERENCE, THRESHOLD
+from .style import COLOURS, GREY, PALETTE, REFERENCE, THRESHOLD
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,29 @@ SCORES = {
     ),
     "sigma_1": Score("RA4: top singular value", "$s_1$, mean over blocks", "log"),
 }
+FURTHER = {
+    "sigma_c_ratio": Score("RA3: rank C", "$s_C / s_1$", "log"),
+    "sigma_c1_ratio": Score("RA3: rank C + 1", "$s_{C+1} / s_1$", "log", (0.03,)),
+    "train_accuracy": Score("training accuracy", "training accuracy"),
+    "test_accuracy": Score("test accuracy", "test accuracy"),
+}
 MARKERS = "osD^vPX*"
+OTHERS = PALETTE[1:3] + PALETTE[4:7]  # of variants beyond the first: not those of ResNet and plain
 LINES = ("-", "--", ":", "-.")
 
 
 def series_of(rows):
     """The series of `rows` (common.name_series) in order of appearance: {name: look}, coloured by
-    skip, with a line style and marker for each variant.
+    skip (if all have the same, by variant), with a line style and marker for each variant.
     """
     variants = list(dict.fromkeys(rows["variant"]))
+    alone = rows["skip"].nunique() == 1
     looks = {}
     for name, group in rows.groupby("series", sort=False):
         k = variants.index(group["variant"].iloc[0])
         colour = COLOURS.get(group["skip"].iloc[0], GREY)
+        if alone and k:
+            colour = OTHERS[(k - 1) % len(OTHERS)]
         looks[name] = {
             "color": colour,
             "linestyle": LINES[k % len(LINES)],
@@ -85,7 +96,9 @@ def summarise(rows, x, column):
     """
     points = []
     for value, group in rows.groupby(x):
-        cells = group[column].where(group["status"].isin(DEFINED))
+        cells = group[column]
+        if column not in OUTCOMES:
+            cells = cells.where(group["status"].isin(DEFINED))
         known = cells[np.isfinite(cells)]
         bad = list(group.loc[cells.isna(), "status"])
         mean, low, high = (known.mean(), known.min(), known.max()) if len(known) else (np.nan,) * 3
@@ -139,8 +152,8 @@ def number_axis(axis, values, label):
     axis.set_xlabel(label)
 
 
-def panels(axes, rows, x, label, scores=SCORES):
-    """One panel a score of all series of `rows` against `x`."""
+def panels(axes, rows, x, label, scores=SCORES, place=number_axis):
+    """One panel a score of all series of `rows` against `x`; `place` sets the axis of x."""
     series = series_of(rows)
     shift = shifts(series)
     for letter, axis, (column, score) in zip("abcdefgh", axes, scores.items(), strict=False):
@@ -148,7 +161,7 @@ def panels(axes, rows, x, label, scores=SCORES):
             draw_series(axis, rows[rows["series"] == name], x, column, look, shift[name])
         finish(axis, score)
         title(axis, letter, score.title)
-        number_axis(axis, rows[x], label)
+        place(axis, rows[x], label)
 
 
 def keys(rows, marks=True):
@@ -183,16 +196,27 @@ def about(rows, vary=(), images=True, bars="bars"):
     `vary`: columns not to name although they may have one value; `images`: scores are means over
     Jacobian inputs; `bars`: what shows the range.
     """
-    parts = [
+    over = f"{count_range(rows['inputs'].dropna())} training images and " if images else ""
+    seeds = seeds_range(rows)
+    return f"{shared(rows, vary)}. Mean over {over}{seeds} a network; {bars}: range over seeds"
+
+
+def shared(rows, vary=()):
+    """What all networks of `rows` share, but for the columns `vary`."""
+    return ", ".join(
         reading(column, rows[column].iloc[0])
         for column in CONFIGURATION
         if column not in vary and rows[column].nunique() == 1
-    ]
-    seeds = _range(rows.groupby(CONFIGURATION)["seed"].nunique())
-    over = f"{_range(rows['inputs'].dropna().astype(int))} training images and " if images else ""
-    return f"{', '.join(parts)}. Mean over {over}{seeds} seeds a network; {bars}: range over seeds"
+    )
 
 
-def _range(counts):
-    low, high = counts.min(), counts.max()
+def seeds_range(rows):
+    """For example `2 to 3 seeds`: of each network."""
+    counts = rows.groupby(CONFIGURATION)["seed"].nunique()
+    return f"{count_range(counts)} seed{'s' if counts.max() != 1 else ''}"
+
+
+def count_range(counts):
+    """`3`, or `2 to 3`."""
+    low, high = int(counts.min()), int(counts.max())
     return f"{low}" if low == high else f"{low} to {high}"
