@@ -310,6 +310,18 @@ def test_interventions_stand_at_their_scores(files):
     assert len(marks(fig.axes[5], "x")) == 1  # the diverged one has no alignment
 
 
+def test_numbers_beyond_the_axis_are_marked_at_its_end(tmp_path):
+    scores = synthetic.ALIGNED | {"inverse_slope": lambda seed: [1.0, -1700.0][seed]}
+    rows = [synthetic.score_rows(scores, ("ok",) * 2)]
+    path = synthetic.write_rows(tmp_path / "rows.csv", *rows)
+    for name, mark in (("ra_architectures", "<"), ("ra_width", "v")):
+        fig = draw(name, [path])
+        panel = next(axis for axis in fig.axes if "RA4: $1/s_1" in axis.get_title("left"))
+        assert len(marks(panel, mark)) == 1
+        assert min(panel.get_xlim() if mark == "<" else panel.get_ylim()) == -1
+        assert "beyond the axis" in words(fig)
+
+
 def test_power_law():
     depths = np.array([4, 8, 16, 24])
     exponent, factor, r2 = ra_depth.power_law(depths, 3 * depths**-1.3)

@@ -10,7 +10,7 @@ from test_training import RECIPE
 from resnet_mechanisms import datasets, spectra, svd, tables, training
 from resnet_mechanisms.errors import UserError
 from resnet_mechanisms.jacobians import linearise
-from resnet_mechanisms.networks import Network
+from resnet_mechanisms.networks import Network, reestimate_batch_norm
 
 SETTINGS = {"inputs": {"fc": 4, "conv": 4}, "inputs_seed": 0, "tolerance": 1e-4, "memory_mb": 100}
 
@@ -66,6 +66,17 @@ def test_singular_values_and_rows_against_numpy(images, tmp_path):
         np.testing.assert_allclose(
             np.diag(grid[block, block]), s[0, block, :9], atol=2e-6 * s.max()
         )
+
+    # On the way, with batch-norm statistics of its own.
+    network.load_state_dict(results[2]["checkpoints"][2])
+    reestimate_batch_norm(network, images.x_train)
+    _, jacobians, _ = linearise(network.eval(), images.x_train[chosen])
+    early = torch.linalg.matrix_norm(torch.stack([j.dense for j in jacobians], 1), 2)
+    ours = data.singular_values.sel(seed=2, epoch=2, split="train").values[..., 0]
+    np.testing.assert_allclose(ours, early, rtol=1e-4)
+    loss, accuracy = training.evaluate(network, images.x_train, images.y_train)
+    np.testing.assert_allclose(data.train_loss.sel(seed=2, epoch=2), loss, rtol=1e-5)
+    np.testing.assert_allclose(data.train_accuracy.sel(seed=2, epoch=2), accuracy, rtol=1e-5)
 
     rows = spectra.rows(data)
     assert len(rows) == 2 * 2 * 2

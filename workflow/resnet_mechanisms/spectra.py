@@ -30,10 +30,11 @@ from .alignment import (
 from .datasets import balanced_subset, training_labels
 from .errors import UserError
 from .jacobians import MatrixJacobian, linearise
-from .networks import Network
+from .networks import Network, reestimate_batch_norm
 from .neural_collapse import neural_collapse
 from .svd import NotConverged, frobenius, top_triplets
 from .tables import KEYS
+from .training import evaluate
 
 PER_INPUT = [
     "line_shape_score", "step_cv", "step_cosine", "pc1_share", "alignment", "alignment_neighbours",
@@ -325,6 +326,18 @@ def load_network(config, recipe, images, weights):
     return network.to(images.x_train.device).eval()
 
 
+def settle(network, images, labels):
+    """Re-estimate the batch-norm statistics of a checkpoint on the way, and return its outcomes.
+
+    While the learning rate is high the running averages that training keeps lag behind the weights,
+    so that a network that fits its batches may seem to be at chance; at the end they agree.
+    """
+    reestimate_batch_norm(network, images.x_train)
+    train_loss, train_accuracy = evaluate(network, images.x_train, labels)
+    _, test_accuracy = evaluate(network, images.x_test, images.y_test)
+    return dict(train_accuracy=train_accuracy, test_accuracy=test_accuracy, train_loss=train_loss)
+
+
 def measure(config, recipe, images, checkpoints, history, settings):
     """Measure every seed and checkpoint of a configuration.
 
@@ -334,6 +347,8 @@ def measure(config, recipe, images, checkpoints, history, settings):
         checkpoints: {seed: {"status": ..., "checkpoints": {epoch: state_dict}}}.
         history: DataFrame of history.csv.
         settings: the config's `measure`: inputs (per type), inputs_seed, tolerance, memory_mb.
+
+    Checkpoints before the last epoch are measured with batch-norm statistics re-estimated.
 
     Returns: Dataset as documented in docs/file-formats.md. A diverged or dead network, or one that
     is at chance on its training images though it was trained, is there with its status and blanks.
@@ -376,17 +391,19 @@ def measure(config, recipe, images, checkpoints, history, settings):
             status[s, e] = checkpoints[seed]["status"]
             continue
         labels = training_labels(images, recipe, seed)
-        row = history[(history.seed == seed) & (history.epoch == epoch)].iloc[0]
-        for name in OUTCOMES:
-            data[name][s, e] = row[name]
-        if epoch > 0 and at_chance(row.train_accuracy, labels, classes):
-            status[s, e] = "chance_accuracy"
-            continue
+        outcomes = history[(history.seed == seed) & (history.epoch == epoch)].iloc[0][OUTCOMES]
         where = f"seed {seed}, epoch {epoch}"
         report = Report(where, began, done, len(seeds) * len(epochs))
         done += 1
         try:
             network = load_network(config, recipe, images, weights)
+            if epoch < epochs[-1]:
+                outcomes = settle(network, images, labels)
+            for name in OUTCOMES:
+                data[name][s, e] = outcomes[name]
+            if epoch > 0 and at_chance(outcomes["train_accuracy"], labels, classes):
+                status[s, e] = "chance_accuracy"
+                continue
             result = measure_network(network, images, labels, chosen, sample, settings, report)
         except UserError as error:
             name = f"{config['type']}-{config['skip']}, depth {depth}"

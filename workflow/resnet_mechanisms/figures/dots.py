@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from .common import CONFIGURATION, DEFINED, FITTED, mark_undefined, reading, title, wrapped
-from .style import COLOURS, PALETTE, SKIP_NAMES
-from .sweeps import MARKERS, count_range, finish, seeds_range, shared
+from .style import COLOURS, PALETTE, REFERENCE, SKIP_NAMES
+from .sweeps import MARKERS, beyond, count_range, finish, mark_beyond, seeds_range, shared
 
 SKIPS = {
     "resnet": {"color": COLOURS["resnet"], "marker": "o"},
@@ -62,9 +62,13 @@ def draw_panels(axes, rows, labels, scores, by="skip", looks=SKIPS):
             for k, value in enumerate(present):
                 place = number + step * (k - (len(present) - 1) / 2)
                 seeds = mine[mine[by] == value]
-                draw_range(axis, seeds, column, place, looks[value])
-                places = place + step / 4 * np.linspace(-1, 1, len(seeds))
-                mark_seeds(axis, seeds, seeds[column], places, looks[value], along="y")
+                cells = seeds[column].clip(*score.limits).dropna()
+                if len(cells):
+                    ends = cells.min(), cells.max()
+                    axis.plot(ends, [place] * 2, color=looks[value]["color"], linewidth=0.9)
+                places = place + min(step / 4, 0.12) * np.linspace(-1, 1, len(seeds))
+                look, limits = looks[value], score.limits
+                mark_seeds(axis, seeds, seeds[column], places, look, "y", limits)
         finish(axis, score, "x")
         axis.set_ylim(len(labels) - 0.5, -0.5)
         texts = ["\n".join(label) if axis is axes[0] else "" for label in labels]
@@ -75,21 +79,16 @@ def draw_panels(axes, rows, labels, scores, by="skip", looks=SKIPS):
         title(axis, letter, score.title)
 
 
-def draw_range(axis, rows, column, place, look):
-    """A bar over the range of the defined cells of `column`."""
-    cells = rows[column].dropna()
-    if len(cells):
-        axis.plot([cells.min(), cells.max()], [place] * 2, color=look["color"], linewidth=0.9)
-
-
-def mark_seeds(axis, rows, x, y, look, along):
+def mark_seeds(axis, rows, x, y, look, along, limits):
     """A mark for each of `rows` at `x` and `y` (sequences), open where its training accuracy is
     below FITTED; at the axis `along`, where its score is undefined, a cross, or a plus where there
-    are too few blocks for it.
+    are too few blocks for it; a triangle where it lies beyond `limits`.
     """
     for (_, row), here, there in zip(rows.iterrows(), x, y, strict=True):
         place, value = (here, there) if along == "x" else (there, here)
-        if np.isfinite(value):
+        if beyond(value, limits):
+            mark_beyond(axis, place, value > limits[1], look["color"], along)
+        elif np.isfinite(value):
             face = look["color"] if row["train_accuracy"] >= FITTED else "white"
             axis.plot(here, there, markerfacecolor=face, markersize=4, **look)
         elif np.isfinite(place):
@@ -100,7 +99,7 @@ def mark_seeds(axis, rows, x, y, look, along):
 def mark_chance(axis, rows):
     """In a panel of an accuracy: the chance level 1/C of each category of `rows`."""
     for number, classes in rows.groupby("category")["classes"].first().items():
-        axis.plot([1 / classes] * 2, [number - 0.4, number + 0.4], color="0.25", linewidth=0.9)
+        axis.plot([1 / classes] * 2, [number - 0.4, number + 0.4], **REFERENCE)
 
 
 def about(rows, vary):

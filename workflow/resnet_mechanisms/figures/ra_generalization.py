@@ -31,7 +31,8 @@ def draw(inputs):
     for letter, axis, (column, score) in zip("efgh", axes[1], SHOWN.items(), strict=True):
         for number, look in looks.items():
             mine = rows[rows["category"] == number]
-            dots.mark_seeds(axis, mine, mine["test_accuracy"], mine[column], look, along="x")
+            tests, values = mine["test_accuracy"], mine[column]
+            dots.mark_seeds(axis, mine, tests, values, look, "x", score.limits)
         finish(axis, score)
         axis.set(xlabel="test accuracy", xlim=(-0.04, 1.06))
         title(axis, letter, "by test accuracy")

@@ -28,7 +28,8 @@ def draw(inputs):
     for letter, axis, (column, score) in zip("efg", axes[1], SCORES_OF_RA.items(), strict=False):
         for number, look in looks.items():
             mine = rows[rows["category"] == number]
-            dots.mark_seeds(axis, mine, mine[column], mine["test_accuracy"], look, along="y")
+            values, tests = mine[column], mine["test_accuracy"]
+            dots.mark_seeds(axis, mine, values, tests, look, "y", score.limits)
         finish(axis, score, "x")
         if axis is axes[1, 0]:
             axis.set_ylabel("test accuracy")

@@ -44,7 +44,7 @@ def draw(inputs, recipes):
             if column in OF_BRANCHES:
                 by_p = mine.groupby("p")[OF_BRANCHES[column]]
                 axis.plot(by_p.mean(), ":", color=look["color"], linewidth=1.4)
-            draw_series(axis, mine, "p", column, look)
+            draw_series(axis, mine, "p", column, look, limits=score.limits)
         finish(axis, score)
         top = max(rows["p"].max(), 0.1)
         axis.set(xlabel="$p_L$", xlim=(-0.07 * top, 1.07 * top))

@@ -25,7 +25,7 @@ from .style import COLOURS, GREY, PALETTE, REFERENCE, THRESHOLD
 @dataclass(frozen=True)
 class Score:
     """How a score's panel looks: title, label, scale, thresholds of a claim, chance or theory
-    lines.
+    lines, and what the axis never goes beyond.
 
     scale: "linear", "log", or "round" (logarithmic with plain numbers, for values from 1 on).
     """
@@ -35,6 +35,7 @@ class Score:
     scale: str = "linear"
     thresholds: tuple = ()
     references: tuple = ()
+    limits: tuple = (-np.inf, np.inf)
 
 
 # Thresholds as in workflow/claims.yaml: the Residual Alignment verdict takes the line-shape score,
@@ -43,8 +44,9 @@ SCORES = {
     "line_shape_score": Score("RA1: straight", "line-shape score", "round", (1.10,), (1,)),
     "step_cv": Score("RA1: equispaced", "CV of step lengths", "linear", (0.25,), (0,)),
     "alignment": Score("RA2: aligned", "alignment (i \N{NOT EQUAL TO} j)", "linear", (0.5,), (0,)),
+    # A block with almost no open gate has 1/s_1 in the thousands, and would hide all others.
     "inverse_slope": Score(
-        "RA4: $1/s_1$ in $l$", "slope of $1/s_1$ in $l$", "linear", (0.75, 1.25), (1,)
+        "RA4: $1/s_1$ in $l$", "slope of $1/s_1$ in $l$", "linear", (0.75, 1.25), (1,), (-1, 4)
     ),
     "sigma_1": Score("RA4: top singular value", "$s_1$, mean over blocks", "log"),
 }
@@ -106,12 +108,12 @@ def summarise(rows, x, column):
     return points
 
 
-def draw_series(axis, rows, x, column, look, shift=1.0):
+def draw_series(axis, rows, x, column, look, shift=1.0, limits=(-np.inf, np.inf)):
     """One series: mean over seeds, bars the range; open marker: training accuracy below FITTED;
     cross at the axis: undefined.
 
     `shift` multiplies x (series side by side). A network of too few blocks for a line is a plus at
-    the axis.
+    the axis, a mean beyond `limits` a triangle at its end.
     """
     points = summarise(rows, x, column)
     where = np.array([p[0] for p in points]) * shift
@@ -121,11 +123,26 @@ def draw_series(axis, rows, x, column, look, shift=1.0):
     axis.plot(where[known], mean[known], linewidth=0.9, **plain)
     axis.vlines(where[known], low[known], high[known], color=look["color"], linewidth=1.1)
     for place, value, point in zip(where, mean, points, strict=True):
-        if np.isfinite(value):
+        if beyond(value, limits):
+            mark_beyond(axis, place, value > limits[1], look["color"])
+        elif np.isfinite(value):
             face = look["color"] if point[4] else "white"
             axis.plot(place, value, markerfacecolor=face, markersize=3.5, **look)
         for status in sorted(set(point[5])):
             mark_undefined(axis, place, look["color"], "+" if status in DEFINED else "x")
+
+
+def beyond(value, limits):
+    return np.isfinite(value) and not limits[0] <= value <= limits[1]
+
+
+def mark_beyond(axis, place, above, colour, along="x"):
+    """A triangle at the end of the axis, at `place` along the other: the number lies beyond."""
+    end = 0.98 if above else 0.02
+    point, marks = ((place, end), "v^") if along == "x" else ((end, place), "<>")
+    over = axis.get_xaxis_transform() if along == "x" else axis.get_yaxis_transform()
+    mark = marks[int(above)]
+    axis.plot(*point, mark, color=colour, markerfacecolor="white", transform=over, clip_on=False)
 
 
 def finish(axis, score, which="y"):
@@ -136,6 +153,8 @@ def finish(axis, score, which="y"):
     for value in score.references:
         line(value, zorder=0.5, **REFERENCE)
     {"linear": lambda *_: None, "log": log_axis, "round": round_axis}[score.scale](axis, which)
+    low, high = getattr(axis, f"get_{which}lim")()
+    getattr(axis, f"set_{which}lim")(max(low, score.limits[0]), min(high, score.limits[1]))
     getattr(axis, f"set_{which}label")(score.label)
 
 
@@ -158,7 +177,8 @@ def panels(axes, rows, x, label, scores=SCORES, place=number_axis):
     shift = shifts(series)
     for letter, axis, (column, score) in zip("abcdefgh", axes, scores.items(), strict=False):
         for name, look in series.items():
-            draw_series(axis, rows[rows["series"] == name], x, column, look, shift[name])
+            mine = rows[rows["series"] == name]
+            draw_series(axis, mine, x, column, look, shift[name], score.limits)
         finish(axis, score)
         title(axis, letter, score.title)
         place(axis, rows[x], label)
@@ -182,6 +202,9 @@ def mark_keys(rows):
         marks[f"undefined ({reasons})"] = {"marker": "x"}
     if (rows["status"] == "too_few_points").any():
         marks["too few blocks for a line"] = {"marker": "+"}
+    far = [beyond(v, SCORES[c].limits) for c in SCORES if c in rows for v in rows[c]]
+    if any(far):
+        marks["beyond the axis"] = {"marker": ">", "markerfacecolor": "white"}
     bare = {"linestyle": "none", "color": "0.3"}
     return [
         *(Line2D([], [], label=text, **bare, **mark) for text, mark in marks.items()),
