@@ -123,7 +123,7 @@ def golub_kahan_lanczos(jacobian, count, tolerance, seed=0, one_sided=True):
     t = torch.zeros(inputs, size, size, dtype=torch.double, device=jacobian.device)
     v[:, :block] = start
     m, coupled, coupling, whole = 0, 0, None, True
-    scale = None
+    scale, scaled = None, False
     between = steps_between_checks(jacobian, size, block) * block
     check_at, spent = count + 2 * block, 0
 
@@ -133,9 +133,11 @@ def golub_kahan_lanczos(jacobian, count, tolerance, seed=0, one_sided=True):
             w = jacobian.matvec(rows)
             if scale is None:
                 # Squares of a tiny or huge J would leave the range of float32.
-                scale = w.abs().amax((1, 2))
-                scale = torch.where(scale > 0, scale, 1.0)[:, None, None]
-            w = w / scale
+                scale = w.abs().amax((1, 2))[:, None, None]
+                usual = (scale == 0) | ((scale > 1e-6) & (scale < 1e6))
+                scale = torch.where(usual, 1.0, scale)
+                scaled = not usual.all()
+            w = w / scale if scaled else w
             if coupled:
                 w = torch.baddbmm(w, coupling, u[:, m - coupled : m], alpha=-1)
                 t[:, m - coupled : m, new] = coupling.mT.double()
@@ -143,7 +145,8 @@ def golub_kahan_lanczos(jacobian, count, tolerance, seed=0, one_sided=True):
             if whole and m:
                 q, r = orthogonalised(q, r, u[:, :m], generator)
             u[:, new], t[:, new, new] = q, r.double()
-            z = jacobian.rmatvec(q) / scale
+            z = jacobian.rmatvec(q)
+            z = z / scale if scaled else z
             z = torch.baddbmm(z, r, rows, alpha=-1)
             q, s = orthonormalised(z)
             q, coupling = orthogonalised(q, s, v[:, : m + block], generator)
