@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,8 +10,8 @@ from resnet_mechanisms import config, data_sources, datasets, spectra, tables, t
 ENTRY = {"source": "fashion_mnist", "train": 6000, "test": 1000}
 
 
-def images(folder):
-    """6000 and 1000 images, from where Debian's package puts them."""
+def study_and_images():
+    """A study of one network, and 6000 and 1000 images from where Debian's package puts them."""
     study = {
         "datasets": {"fashion": ENTRY},
         "recipes": {"strong_decay": {"learning_rate": 0.1, "weight_decay": 0.02, "epochs": 20}},
@@ -30,8 +29,7 @@ def images(folder):
         },
     }
     study = config.resolve(study, check_files=False)
-    np.savez(folder / "fashion.npz", **datasets.prepare(study.datasets["fashion"], 10, folder))
-    return study, datasets.load(folder / "fashion.npz")
+    return study, datasets.as_images(datasets.prepare(study.datasets["fashion"], 10))
 
 
 @pytest.mark.skipif(
@@ -40,7 +38,7 @@ def images(folder):
 )
 def test_a_trained_resnet_shows_residual_alignment(tmp_path):
     """The pilot's thresholds, set on the digits: line, alignment and slope together."""
-    study, data = images(tmp_path)
+    study, data = study_and_images()
     (network,) = study.networks.values()
     recipe = study.recipes["strong_decay"]
     result = {10: training.train(network, recipe, data, 10, tmp_path)}

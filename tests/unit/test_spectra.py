@@ -16,10 +16,8 @@ SETTINGS = {"inputs": {"fc": 4, "conv": 4}, "inputs_seed": 0, "tolerance": 1e-4,
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "digits.npz"
-    np.savez(path, **datasets.prepare({"source": "digits", "train": 200, "test": 80}, 4))
-    return datasets.load(path)
+def images():
+    return datasets.as_images(datasets.prepare({"source": "digits", "train": 200, "test": 80}, 4))
 
 
 def configuration(**changes):

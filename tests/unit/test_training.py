@@ -1,6 +1,8 @@
 """Training against a plain PyTorch loop, restarts, divergence, labels and batch-norm statistics."""
 
 import copy
+import importlib
+import inspect
 import math
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from helpers import ROOT
 from resnet_mechanisms.alignment import trajectory_scores
 from resnet_mechanisms.datasets import Images, balanced_subset, training_labels
 from resnet_mechanisms.errors import UserError
@@ -432,3 +435,21 @@ def test_convolutions_are_laid_out_with_channels_last(images, tmp_path):
     flat = optimizer.param_groups[0]["params"][0]
     total = sum(p.grad.square().sum() for n, p in network.named_parameters() if "norm" not in n)
     assert flat.grad.square().sum().item() == pytest.approx(total.item(), rel=1e-5)
+
+
+def test_state_is_named_after_all_code_that_the_weights_depend_on(monkeypatch):
+    """Every library module that training and the networks take something from, but what only
+    carries errors."""
+    monkeypatch.syspath_prepend(ROOT / "workflow" / "scripts")
+    command = importlib.import_module("train")
+
+    named = {module.__name__ for module in command.CODE_OF_WEIGHTS}
+    used = set()
+    for module in command.CODE_OF_WEIGHTS[-1], command.networks:
+        for value in vars(module).values():
+            used.add(
+                value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
+            )
+    used = {name for name in used if str(name).startswith("resnet_mechanisms.")}
+    assert len(used) >= 5
+    assert used - {"resnet_mechanisms.errors"} <= named

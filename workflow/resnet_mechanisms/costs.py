@@ -97,6 +97,39 @@ def svd_seconds(n_out, n_in, flops, count, together, core=None):
     return dense, arithmetic + steps + EIGENPROBLEM * (size / 64) ** 3
 
 
+def vectors_taken(classes):
+    """Triplets computed of every Jacobian: C + 5."""
+    return classes + 5
+
+
+def vectors_shown(classes):
+    """Triplets whose alignment matrices are kept for the pictures: C + 5, at most 30."""
+    return min(vectors_taken(classes), 30)
+
+
+def paths_kept(classes):
+    """Images whose paths are kept for the pictures: ten of a class, at most 200."""
+    return min(10 * classes, 200)
+
+
+def numbers_held(sizes, count):
+    """Numbers that the measurement of one input holds until all blocks are aligned: `count`
+    triplets, gates, states. sizes: (n_out, n_in) of every block."""
+    return sum((count + 3) * (n_out + n_in) for n_out, n_in in sizes)
+
+
+def shape_of(study, network):
+    """`image_shape` of the data that a network of a config.Study is trained on."""
+    name = network["dataset"]
+    return image_shape(study.datasets[name], study.data_file(name))
+
+
+def spectra_cost_in(study, network):
+    """`spectra_cost` of a network of a config.Study."""
+    recipe, shape = study.recipes[network["recipe"]], shape_of(study, network)
+    return spectra_cost(network, recipe, network["classes"], study.measure, shape)
+
+
 def spectra_cost(network, recipe, classes, measure, shape):
     """(seconds, megabytes) of the job that measures one network configuration.
 
@@ -105,11 +138,11 @@ def spectra_cost(network, recipe, classes, measure, shape):
         classes: C. measure: inputs (per type), memory_mb. shape: (channels, H, W, images).
     """
     blocks = blocks_of(network, shape)
-    depth, count, ranks = len(blocks), classes + 5, classes - 1
+    depth, ranks = len(blocks), classes - 1
+    count, shown, paths = vectors_taken(classes), vectors_shown(classes), paths_kept(classes)
     inputs = 2 * measure["inputs"][network["type"].removesuffix("_pre")]
-    paths = min(10 * classes, 200)
     budget = measure["memory_mb"] * 1e6
-    each = 4 * sum(count * (n_out + n_in) + 3 * (n_out + n_in) for n_out, n_in, *_ in blocks)
+    each = 4 * numbers_held([block[:2] for block in blocks], count)
 
     seconds = 0.2
     for n_out, n_in, flops, convolutional in blocks:
@@ -120,13 +153,13 @@ def spectra_cost(network, recipe, classes, measure, shape):
         probes = min(n_in, 512) if convolutional else n_in / 4
         aligned = (2 * depth + 2) * ranks * (1 if convolutional else 0.5)  # and two other inputs
         seconds += inputs * (svd + (2 * count + probes + aligned) * flops / PRODUCTS)
-        seconds += inputs * depth * 2e-5 + 2 * depth * min(count, 30) * flops / PRODUCTS
+        seconds += inputs * depth * 2e-5 + 2 * depth * shown * flops / PRODUCTS
         seconds += (shape[3] + paths) * flops / MEMORY_BOUND
     networks = len(network["seeds"]) * (1 + len(recipe.get("checkpoints") or []))
 
-    pictures = 4 * depth**2 * min(count, 30) ** 2 * 4
+    pictures = 4 * depth**2 * shown**2 * 4
     widest = max(max(n_out, n_in) for n_out, n_in, *_ in blocks)
-    held = min(inputs * each, max(budget / 2, 0)) + 25e6
+    held = min(inputs * each, budget / 2) + 25e6
     products = min(budget / 8, 2 * inputs * depth * ranks * 8 * widest)
     projected = paths * (depth + 1) * widest * 20
     features = min(budget / 8, 24 * widest * min(2000, shape[3]))

@@ -64,11 +64,16 @@ def prepare(entry, classes, data_root="."):
 
 
 def load(path, device="cpu"):
-    """`Images` of a prepared `.npz`, pixels divided by its scale (no other normalisation)."""
+    """`Images` of a prepared `.npz`."""
+    with np.load(path, allow_pickle=False) as file:
+        return as_images(dict(file), device)
+
+
+def as_images(arrays, device="cpu"):
+    """`Images` of the arrays that `prepare` returns, pixels divided by their scale (no other
+    normalisation)."""
     import torch
 
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
     scale = float(arrays["scale"])
 
     def pixels(x):

@@ -229,12 +229,11 @@ class Deflated(Jacobian):
 
 @torch.no_grad()
 def largest_seen(jacobian, seed, steps=6):
-    """A lower bound of s_1 for every input, N: the largest Ritz value of a few Golub-Kahan steps
-    from one random vector."""
+    """A lower bound of s_1 of a Deflated Jacobian for every input, N: the largest Ritz value of a
+    few Golub-Kahan steps from one random vector."""
     inputs, _, n_in = jacobian.shape
     generator = torch.Generator().manual_seed(seed)
     v = torch.randn(1, n_in, generator=generator, dtype=jacobian.dtype).to(jacobian.device)
-    v = v.expand(inputs, 1, n_in)
     u, beta, basis = None, None, []
     t = torch.zeros(inputs, steps, steps, dtype=torch.double, device=jacobian.device)
 
@@ -243,7 +242,7 @@ def largest_seen(jacobian, seed, steps=6):
         safe = torch.where(size > 0, size, 1.0)
         return size[:, 0, 0], (rows / safe).to(rows.dtype)
 
-    _, v = split(jacobian.outside(v) if isinstance(jacobian, Deflated) else v)
+    _, v = split(jacobian.outside(v.expand(inputs, 1, n_in)))
     for step in range(steps):
         basis.append(v)
         w = jacobian.matvec(v)

@@ -27,6 +27,7 @@ from .alignment import (
     line_fit,
     trajectory_scores,
 )
+from .costs import numbers_held, paths_kept, vectors_shown, vectors_taken
 from .datasets import balanced_subset, training_labels
 from .errors import UserError
 from .jacobians import MatrixJacobian, linearise
@@ -55,18 +56,7 @@ OUTCOMES = ["train_accuracy", "test_accuracy", "train_loss"]
 PER_NETWORK = ["nc1", "nc2_norm", "nc2_angle", "nc3", "nc4", *OUTCOMES]
 PAIRS = ["alignment_matrix", "alignment_matrix_swapped"]
 SPLITS = ["train", "test"]
-SAMPLES_PER_CLASS, SAMPLES = 10, 200  # paths kept for the pictures: of a class, at most in all
 STATUS_WITH_VALUES = ("ok", "too_few_points")
-
-
-def vectors_taken(classes):
-    """Triplets computed of every Jacobian: C + 5."""
-    return classes + 5
-
-
-def vectors_shown(classes):
-    """Triplets whose alignment matrices are kept for the pictures: C + 5, at most 30."""
-    return min(classes + 5, 30)
 
 
 @dataclass
@@ -91,13 +81,9 @@ class Report:
 
 
 def bytes_per_input(jacobians, number):
-    """What the measurement of one input holds until all blocks are aligned: triplets, gates,
-    states."""
-    numbers = 0
-    for jacobian in jacobians:
-        _, n_out, n_in = jacobian.shape
-        numbers += number * (n_out + n_in) + 3 * n_in + 3 * n_out
-    return numbers * jacobians[0].dtype.itemsize
+    """What the measurement of one input holds until all blocks are aligned."""
+    sizes = [jacobian.shape[1:] for jacobian in jacobians]
+    return numbers_held(sizes, number) * jacobians[0].dtype.itemsize
 
 
 @torch.no_grad()
@@ -114,9 +100,13 @@ def measure_inputs(network, x, classes, settings, report=lambda share, text: Non
     """
     number = vectors_taken(classes)
     budget = settings["memory_mb"] * 1e6 / 2
-    each = bytes_per_input(linearise(network, x[:1])[1], number)
+    _, jacobians, _ = checked_linearise(network, x[:REFERENCES])
+    each = bytes_per_input(jacobians, number)
     together = max(1, int(budget // each))
-    references = reference_triplets(network, x[:REFERENCES], classes, settings)
+    references = [
+        triplets_of(block, jacobian, classes - 1, settings)
+        for block, jacobian in enumerate(jacobians, start=1)
+    ]
     parts = []
     for first in range(0, len(x), together):
         images = x[first : first + together]
@@ -145,26 +135,22 @@ def triplets_of(block, jacobian, number, settings):
         raise UserError(f"block {block}: {error}") from None
 
 
-def reference_triplets(network, x, classes, settings):
-    """The top C - 1 triplets of every block at a few inputs, to compare the others with."""
-    found = []
-    states, jacobians, _ = linearise(network, x)
-    for block, (jacobian, state) in enumerate(zip(jacobians, states[1:], strict=True), start=1):
+def checked_linearise(network, x):
+    """`linearise`, with an error that names the first block whose output is not finite."""
+    states, jacobians, branches = linearise(network, x)
+    for block, state in enumerate(states[1:], start=1):
         # Where squares overflow, so would all that follows.
         if not state.flatten(1).norm(dim=1).isfinite().all():
             raise UserError(f"block {block}: its output is not finite, or its square")
-        found.append(triplets_of(block, jacobian, classes - 1, settings))
-    return found
+    return states, jacobians, branches
 
 
 def _measure_together(network, x, classes, settings, store, references, own, progress, pictures):
-    states, jacobians, branches = linearise(network, x)
+    states, jacobians, branches = checked_linearise(network, x)
     depth, number = len(jacobians), vectors_taken(classes)
     per_block = {name: [] for name in PER_BLOCK}
     worst = 0.0
     for block, (jacobian, h, f) in enumerate(zip(jacobians, states, branches, strict=False), 1):
-        if not states[block].flatten(1).norm(dim=1).isfinite().all():
-            raise UserError(f"block {block}: its output is not finite, or its square")
         triplets = triplets_of(block, jacobian, number, settings)
         norm = frobenius(jacobian, triplets)
         missing = (0, number - triplets.values.shape[1])
@@ -362,7 +348,7 @@ def measure(config, recipe, images, checkpoints, history, settings):
         "train": balanced_subset(images.y_train, count, draw),
         "test": balanced_subset(images.y_test, count, draw),
     }
-    sample = balanced_subset(images.y_train, min(SAMPLES_PER_CLASS * classes, SAMPLES), draw)
+    sample = balanced_subset(images.y_train, paths_kept(classes), draw)
     sample = sample[torch.argsort(images.y_train.cpu()[sample], stable=True)]
 
     inputs = {"split": 2, "input": max(len(index) for index in chosen.values())}

@@ -182,8 +182,7 @@ def work(network):
 def train_seconds(wildcards):
     network = STUDY.networks[wildcards.network]
     recipe = STUDY.recipes[network["recipe"]]
-    name = network["dataset"]
-    images = costs.image_shape(STUDY.datasets[name], STUDY.data_file(name))[3]
+    images = costs.shape_of(STUDY, network)[3]
     steps = recipe["steps"]
     if steps is None:
         steps = recipe["epochs"] * images / recipe["batch_size"]
@@ -193,11 +192,7 @@ def train_seconds(wildcards):
 
 def spectra_cost(wildcards):
     """(seconds, megabytes) that measuring one network takes."""
-    network = STUDY.networks[wildcards.network]
-    name = network["dataset"]
-    shape = costs.image_shape(STUDY.datasets[name], STUDY.data_file(name))
-    recipe = STUDY.recipes[network["recipe"]]
-    return costs.spectra_cost(network, recipe, network["classes"], STUDY.measure, shape)
+    return costs.spectra_cost_in(STUDY, STUDY.networks[wildcards.network])
 
 
 def spectra_seconds(wildcards):
@@ -243,9 +238,11 @@ def hold_study():
 
 
 def all_outputs():
-    """Every file made for this study."""
+    """Every file made for this study; where two rules share a pattern, more than once."""
+    tables = [*TABLES, *FINISHED_TABLES]
+    wildcards = ("network", NETWORKS), ("data", DATA), ("table", tables)
     for pattern in (strip_wildcard_constraints(o) for each in workflow.rules for o in each.output):
-        for wildcard, values in (("network", NETWORKS), ("data", DATA), ("table", TABLES)):
+        for wildcard, values in wildcards:
             if f"{{{wildcard}}}" in pattern:
                 yield from (pattern.replace(f"{{{wildcard}}}", value) for value in values)
                 break
@@ -274,5 +271,6 @@ def check_targets():
             continue
         if not any(each.is_producer(file) for each in workflow.rules):
             known = [each.name for each in workflow.rules if not each.has_wildcards()]
-            nearest = difflib.get_close_matches(file, [*known, *all_outputs()], n=3, cutoff=0.4)
+            candidates = dict.fromkeys([*known, *all_outputs()])
+            nearest = difflib.get_close_matches(file, candidates, n=3, cutoff=0.4)
             stop(f"nothing makes {target}; nearest targets: {', '.join(nearest or ['all'])}")

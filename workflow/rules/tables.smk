@@ -7,11 +7,16 @@ TABLES = {
     "degradation": "results/networks/{network}/history.csv",
 }
 
+# Tables that one job has written whole.
+FINISHED_TABLES = {
+    "gradient_covariance": rules.gradient_theorems.output,
+    "unconstrained_jacobians": rules.unconstrained_model.output.table,
+}
+
 
 localrules:
     table,
-    gradient_table,
-    unconstrained_table,
+    finished_table,
     claims_table,
 
 
@@ -38,34 +43,15 @@ rule table:
         "python {input.script:q} {wildcards.table} --input {input.rows:q} --out {output:q} 2> {log:q}"
 
 
-rule gradient_table:
+rule finished_table:
     input:
-        rules.gradient_theorems.output,
+        lambda wildcards: FINISHED_TABLES[wildcards.table],
     output:
-        "results/tables/gradient_covariance.csv",
+        "results/tables/{table}.csv",
     log:
-        "results/logs/tables/gradient_covariance.log",
-    conda:
-        "../../envs/figures.yaml"
-    threads: 1
-    resources:
-        mem_mb=100,
-        runtime=5,
-    params:
-        tables=subpath(output[0], parent=True),
-    message:
-        "Writing {output}"
-    shell:
-        "cp {input:q}* {params.tables:q} 2> {log:q}"  # with the provenance that lies beside it
-
-
-rule unconstrained_table:
-    input:
-        rules.unconstrained_model.output.table,
-    output:
-        "results/tables/unconstrained_jacobians.csv",
-    log:
-        "results/logs/tables/unconstrained_jacobians.log",
+        "results/logs/tables/{table}.log",
+    wildcard_constraints:
+        table=one_of(FINISHED_TABLES),
     conda:
         "../../envs/figures.yaml"
     threads: 1
@@ -85,11 +71,7 @@ rule claims_table:
         script=command("claims.py"),
         sources=sources("claims.py"),
         claims=os.path.relpath(WORKFLOW / "claims.yaml"),
-        tables=[
-            *expand("results/tables/{table}.csv", table=TABLES),
-            *rules.gradient_table.output,
-            *rules.unconstrained_table.output,
-        ],
+        tables=expand("results/tables/{table}.csv", table=[*TABLES, *FINISHED_TABLES]),
     output:
         "results/tables/claims.csv",
     log:

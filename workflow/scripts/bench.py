@@ -62,12 +62,7 @@ def compare_costs(results, config):
         if not measured.is_file():
             continue
         job = pd.read_csv(measured, sep="\t", na_values="-").iloc[0]
-        name = network["dataset"]
-        shape = costs.image_shape(study.datasets[name], study.data_file(name))
-        recipe = study.recipes[network["recipe"]]
-        seconds, megabytes = costs.spectra_cost(
-            network, recipe, network["classes"], study.measure, shape
-        )
+        seconds, megabytes = costs.spectra_cost_in(study, network)
         row = {"network": path, "seconds": job["s"], "seconds_expected": round(seconds, 1)}
         row |= {"megabytes": job["max_rss"], "megabytes_expected": round(megabytes)}
         rows.append(row)

@@ -5,8 +5,18 @@ import json
 from pathlib import Path
 
 from _command import network_parser, run
-from resnet_mechanisms import datasets, device, networks, provenance, training
+from resnet_mechanisms import (
+    backpropagation,
+    datasets,
+    device,
+    networks,
+    provenance,
+    stems,
+    training,
+)
 from resnet_mechanisms.tables import HISTORY, write
+
+CODE_OF_WEIGHTS = (backpropagation, datasets, networks, stems, training)
 
 
 def state_key(config, recipe, data, threads, kind):
@@ -19,7 +29,7 @@ def state_key(config, recipe, data, threads, kind):
     for part in (fixed, recipe, threads, kind, torch.__version__):
         digest.update(json.dumps(part, sort_keys=True).encode())
     digest.update(Path(data).read_bytes())
-    for module in (datasets, networks, training):
+    for module in CODE_OF_WEIGHTS:
         digest.update(Path(module.__file__).read_bytes())
     return digest.hexdigest()[:16]
 

@@ -19,19 +19,13 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from .. import config, training
+from .. import training
 from ..backpropagation import Backpropagation
 from ..networks import Network
-from .jacobian_svd import clocked, images_of
+from .jacobian_svd import RECIPE, clocked, images_of
 
 COLUMNS = ("case", "method", "images_per_second", "ratio_to_plain_loop", "note")
 REPETITIONS = 15
-
-# The recipe `strong_decay` of config.yaml.
-RECIPE = {key: default for key, (_, default) in config.RECIPE.items()} | {
-    "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.01, "weight_decay_batch_norm": 0.01,
-    "schedule": "cosine", "batch_size": 125,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

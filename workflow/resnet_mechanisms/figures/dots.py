@@ -34,6 +34,12 @@ def name_categories(rows, columns):
     return rows.assign(category=numbers), labels
 
 
+def name_recipes(rows):
+    """`name_categories` by recipe, and skip where `rows` have both; returns the columns too."""
+    columns = ["recipe"] if rows["skip"].nunique() == 1 else ["recipe", "skip"]
+    return columns, *name_categories(rows, columns)
+
+
 def looks_of(count):
     """A colour and a mark for each of `count` categories."""
     return {
@@ -94,6 +100,13 @@ def mark_seeds(axis, rows, x, y, look, along, limits):
         elif np.isfinite(place):
             mark = "+" if row["status"] in DEFINED else "x"
             mark_undefined(axis, place, look["color"], mark, along)
+
+
+def scatter(axis, rows, looks, x, y, along, limits):
+    """mark_seeds of every category of `rows`, in its look, at columns x and y."""
+    for number, look in looks.items():
+        mine = rows[rows["category"] == number]
+        mark_seeds(axis, mine, mine[x], mine[y], look, along, limits)
 
 
 def mark_chance(axis, rows):

@@ -19,8 +19,7 @@ def draw(inputs):
     Top: each score by intervention, the accuracies beside the names; bottom: against test accuracy.
     """
     rows = read_scores(inputs, ["train_accuracy", "test_accuracy", "inputs", *SHOWN])
-    columns = ["recipe"] if rows["skip"].nunique() == 1 else ["recipe", "skip"]
-    rows, labels = dots.name_categories(rows, columns)
+    columns, rows, labels = dots.name_recipes(rows)
     for number, label in enumerate(labels):
         means = rows[rows["category"] == number][["train_accuracy", "test_accuracy"]].mean()
         label.append("training {:.2f}, test {:.2f}".format(*means))
@@ -29,10 +28,7 @@ def draw(inputs):
     fig, axes = plt.subplots(2, len(SHOWN), figsize=(TEXT, 2.9 + top), height_ratios=[top, 1.5])
     dots.draw_panels(axes[0], rows, labels, SHOWN, "category", looks)
     for letter, axis, (column, score) in zip("efgh", axes[1], SHOWN.items(), strict=True):
-        for number, look in looks.items():
-            mine = rows[rows["category"] == number]
-            tests, values = mine["test_accuracy"], mine[column]
-            dots.mark_seeds(axis, mine, tests, values, look, "x", score.limits)
+        dots.scatter(axis, rows, looks, "test_accuracy", column, "x", score.limits)
         finish(axis, score)
         axis.set(xlabel="test accuracy", xlim=(-0.04, 1.06))
         title(axis, letter, "by test accuracy")

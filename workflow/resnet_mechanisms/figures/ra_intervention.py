@@ -19,17 +19,13 @@ def draw(inputs):
     Top: scores and test accuracy by intervention; bottom: test accuracy against each score.
     """
     rows = read_scores(inputs, ["train_accuracy", "inputs", *SHOWN])
-    columns = ["recipe"] if rows["skip"].nunique() == 1 else ["recipe", "skip"]
-    rows, labels = dots.name_categories(rows, columns)
+    columns, rows, labels = dots.name_recipes(rows)
     looks = dots.looks_of(len(labels))
     top = dots.height_of(labels)
     fig, axes = plt.subplots(2, len(SHOWN), figsize=(TEXT, 3.0 + top), height_ratios=[top, 1.5])
     dots.draw_panels(axes[0], rows, labels, SHOWN, "category", looks)
     for letter, axis, (column, score) in zip("efg", axes[1], SCORES_OF_RA.items(), strict=False):
-        for number, look in looks.items():
-            mine = rows[rows["category"] == number]
-            values, tests = mine[column], mine["test_accuracy"]
-            dots.mark_seeds(axis, mine, values, tests, look, "y", score.limits)
+        dots.scatter(axis, rows, looks, column, "test_accuracy", "y", score.limits)
         finish(axis, score, "x")
         if axis is axes[1, 0]:
             axis.set_ylabel("test accuracy")
