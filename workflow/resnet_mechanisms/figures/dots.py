@@ -118,8 +118,9 @@ def mark_chance(axis, rows):
 def about(rows, vary):
     """What the networks share, for a title, and what marks and bars are."""
     images = count_range(rows["inputs"].dropna())
+    networks = shared(rows, ("skip", *vary))
     return (
-        f"{shared(rows, ('skip', *vary))}. One mark a seed ({seeds_range(rows)} a network), "
+        f"{networks + '. ' if networks else ''}One mark a seed ({seeds_range(rows)} a network), "
         f"mean over {images} training images; bars: range over seeds"
     )
 
