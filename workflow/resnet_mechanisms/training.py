@@ -188,6 +188,13 @@ def finite(value):
     return value if value is not None and math.isfinite(value) else None
 
 
+def initialised(config, recipe, images, seed):
+    """The network that training starts from, on the device of the images (datasets.Images)."""
+    torch.manual_seed(seed)
+    shape, classes = images.x_train.shape[1:], len(images.classes)
+    return Network(config, shape, classes, recipe["stochastic_depth"]).to(images.x_train.device)
+
+
 def train(config, recipe, images, seed, state, save_seconds=1.0, stop_after=None):
     """Train one seed, or continue it, or read it from `state` where it is finished.
 
@@ -213,9 +220,7 @@ def train(config, recipe, images, seed, state, save_seconds=1.0, stop_after=None
         return result
 
     x, y = images.x_train, training_labels(images, recipe, seed)
-    torch.manual_seed(seed)
-    network = Network(config, x.shape[1:], len(images.classes), recipe["stochastic_depth"])
-    network.to(x.device)
+    network = initialised(config, recipe, images, seed)
     if network.convolutional:
         network.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
