@@ -127,6 +127,11 @@ def test_null_leaves_an_entry_out():
     assert "random_labels" in study.recipes
 
 
+def test_null_drops_what_another_source_does_not_have():
+    merged = {"source": "npz", "path": "mine.npz", "train": 30, "download": None}
+    assert resolve(changed("datasets.mine", merged)).datasets["mine"]["train"] == 30
+
+
 def test_defaults_of_an_empty_configuration():
     study = resolve({})
     assert (study.networks, study.figures, study.device) == ({}, {}, "auto")

@@ -344,7 +344,9 @@ def _dataset(entry, path):
     _known_keys(entry, path, {key: None for keys in DATASET.values() for key in keys})
     source = entry.get("source")
     _choice(*DATASET)(source, f"{path}.source")
-    dataset = _read(entry, path, DATASET[source])
+    # A file merged over another drops with null what a new source does not have.
+    given = {key: value for key, value in entry.items() if value is not None}
+    dataset = _read(given, path, DATASET[source])
     names = data_sources.class_names(dataset)
     if names is not None:
         _at(path, data_sources.class_order, dataset, names)
