@@ -24,7 +24,7 @@ def block_and_states(kind):
     """A block with batch-norm statistics of its own, and states of four inputs."""
     torch.manual_seed(1)
     n = 24 if kind == "fc" else 3
-    block = Block(kind == "conv", n, n, 1, "resnet").eval().requires_grad_(False)
+    block = Block(kind, n, n, 1, "resnet").eval().requires_grad_(False)
     for norm in (block.norm1, block.norm2):
         norm.running_mean.normal_(0, 0.1)
         norm.running_var.uniform_(0.5, 2)

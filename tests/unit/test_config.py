@@ -53,7 +53,7 @@ def test_default_study():
         f"digits/c10/fc-{skip}/d8-w128/strong_decay" for skip in ("resnet", "plain")
     ]
     assert study.measure == {
-        "inputs": {"fc": 16, "conv": 8, "conv_down": 8},
+        "inputs": {"fc": 16, "conv": 8, "conv_down": 8, "cifar": 0},
         "inputs_seed": 0,
         "tolerance": 1e-4,
         "memory_mb": 1000,
@@ -73,6 +73,9 @@ def test_recipe_has_every_key_and_inherits():
         "weight_decay": 0.0005,
         "weight_decay_batch_norm": 0.0005,
         "schedule": "cosine",
+        "milestones": [],
+        "warm_up": 0.0,
+        "initialisation": "kaiming",
         "batch_size": 125,
         "epochs": None,
         "steps": 1200,
@@ -100,6 +103,7 @@ def test_recipe_has_every_key_and_inherits():
         ({"labels": "noisy", "label_noise": 0.2}, {"label_noise": 0.2}),
         ({"weight_decay": "5e-4"}, {"weight_decay": 0.0005}),  # text to YAML, for want of a point
         ({"checkpoints": [20, 5], "epochs": 30}, {"checkpoints": [5, 20]}),
+        ({"schedule": "step"}, {"milestones": [0.5, 0.75]}),
     ],
 )
 def test_recipe_values(entry, expected):
@@ -165,6 +169,31 @@ MISTAKES = [
     ("grids.width.type", "cnov", ["grids.width.type", "did you mean conv?"]),
     ("grids.width.type", "conv_down", None),  # depth 8 is even: no mistake
     ("grids.odd", {**GRID, "type": "conv_down", "depth": 3}, ["grids.odd.depth: expected an even"]),
+    (
+        "grids.he",
+        {**GRID, "type": "cifar", "depth": 20},
+        ["grids.he.depth: expected a multiple of"],
+    ),
+    ("grids.he", {**GRID, "type": "cifar", "depth": [9, 27]}, None),
+    ("grids.bare", {**GRID, "type": "fc_crelu"}, ["grids.bare.skip: expected plain for fc_crelu"]),
+    ("grids.bare", {**GRID, "type": "fc_no_norms"}, ["did you mean fc_no_norm?"]),
+    (
+        "recipes.usual.initialisation",
+        "looks_linear",
+        ["grids.resnet_usual.type: expected fc_crelu, as recipe usual has initialisation"],
+    ),
+    ("recipes.usual.milestones", [0.5], ["recipes.usual.milestones: expected none unless"]),
+    (
+        "recipes.usual",
+        {"based_on": "strong_decay", "schedule": "step", "milestones": [0.5, 1.5]},
+        ["recipes.usual.milestones: expected a number between 0 and 1, found 1.5"],
+    ),
+    (
+        "measure.inputs.conv",
+        0,
+        None,  # their Jacobians are not measured, and no figure of the study shows them
+    ),
+    ("measure.inputs.fc", 0, ["figures.ra1_trajectories: expected networks whose Jacobians are"]),
     ("grids.my grid", GRID, ["grids: expected a name of letters", "'my grid'"]),
     ("grids.short", {"depth": 3}, ["grids.short.dataset: missing"]),
     ("grids", ["width"], ["grids: expected keys with values"]),

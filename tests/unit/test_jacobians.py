@@ -67,7 +67,7 @@ def generic(block, h):
 
 @pytest.mark.parametrize("skip", ["resnet", "plain"])
 @pytest.mark.parametrize("kind, depth, width", [
-    ("fc", 3, 12), ("conv", 2, 3), ("conv_down", 4, 4),
+    ("fc", 3, 12), ("conv", 2, 3), ("conv_down", 4, 4), ("cifar", 6, 2),
     ("fc_pre", 3, 12), ("conv_pre", 2, 5), ("conv_down_pre", 4, 4),
 ])  # fmt: skip
 def test_every_network_type_against_autograd(kind, depth, width, skip):
@@ -115,7 +115,8 @@ def test_operators_on_odd_shapes_strides_width_one_and_one_input(
     torch.manual_seed(0)
     if not convolutional:
         n_out, stride = n_in, 1
-    block = disturb(Block(convolutional, n_in, n_out, stride, skip, pre=pre), 2)
+    kind = ("conv" if convolutional else "fc") + ("_pre" if pre else "")
+    block = disturb(Block(kind, n_in, n_out, stride, skip), 2)
     h = torch.rand(count, n_in, *(side if convolutional else ()), dtype=torch.double)
     jacobian, _, _ = linearise_block(block, h)
     dense = reference(block, h, jacobian)

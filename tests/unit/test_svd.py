@@ -131,7 +131,7 @@ def real_blocks():
         (True, 6, 6, 1, (5, 5), 10),
         (True, 5, 10, 2, (6, 7), 10),
     ]:
-        block = Block(convolutional, n_in, n_out, stride, "resnet").double()
+        block = Block("conv" if convolutional else "fc", n_in, n_out, stride, "resnet").double()
         h = torch.randn(5, n_in, *side, dtype=torch.double).relu()
         block(h)
         yield linearise_block(block.eval(), h)[0], count
@@ -330,7 +330,7 @@ def test_frobenius_norm_estimated_within_its_standard_error(monkeypatch):
 def test_coloured_probes_do_not_overlap(stride, side):
     """The images of what is probed together touch different input pixels, so norms add up."""
     torch.manual_seed(0)
-    block = Block(True, 2, 3, stride, "plain").double().eval()
+    block = Block("conv", 2, 3, stride, "plain").double().eval()
     h = torch.randn(1, 2, *side, dtype=torch.double)
     jacobian, _, _ = linearise_block(block, h)
     jacobian.gates1.fill_(1)

@@ -32,7 +32,8 @@ from resnet_mechanisms.training import (
 CONFIG = dict(type="fc", skip="resnet", depth=3, width=8)
 RECIPE = dict(
     learning_rate=0.1, momentum=0.9, weight_decay=0.01, weight_decay_batch_norm=0.01,
-    schedule="cosine", batch_size=20, steps=None, epochs=4, evaluate_every=2,
+    schedule="cosine", milestones=[], warm_up=0.0, initialisation="kaiming",
+    batch_size=20, steps=None, epochs=4, evaluate_every=2,
     labels="true", label_noise=0.0,
     stochastic_depth=0.0, stochastic_depth_per="batch", checkpoints=[], augment="none",
     path_energy=0.0, step_alignment=0.0, mixed_precision=False, compile=False,
@@ -206,6 +207,11 @@ def test_steps_and_schedule():
     assert epochs_of(dict(steps=None, epochs=7, batch_size=125), x[:50]) == (7, 1)
     assert [learning_rate(RECIPE, p) for p in (0, 0.5, 1)] == pytest.approx([0.1, 0.05, 0])
     assert learning_rate(RECIPE | dict(schedule="constant"), 0.9) == 0.1
+    # He et al. 2016: divided by 10 after 32k and 48k of 64k steps; 110 layers start with .01.
+    step = RECIPE | dict(schedule="step", milestones=[0.5, 0.75], warm_up=400 / 64_000)
+    steps = (0, 399, 400, 31_999, 32_000, 47_999, 48_000, 63_999)
+    rates = [learning_rate(step, number / 64_000) for number in steps]
+    assert rates == pytest.approx([0.01, 0.01, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
 def test_labels(images):

@@ -13,8 +13,8 @@ def possible(network, recipe, device):
     """Whether a training step can be taken this way: Type 1 on a CPU, with no more in the step than
     the forward pass in float32 and the cross-entropy."""
     more = ("stochastic_depth", "path_energy", "step_alignment", "mixed_precision", "compile")
-    fully_connected = not (network.convolutional or network.pre)
-    return fully_connected and device.type == "cpu" and not any(recipe[key] for key in more)
+    type_1 = network.batch_norm and not (network.convolutional or network.pre)
+    return type_1 and device.type == "cpu" and not any(recipe[key] for key in more)
 
 
 class Layer:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from resnet_mechanisms import data_sources
+from resnet_mechanisms import data_sources, network_types
 from resnet_mechanisms.errors import UserError
+from resnet_mechanisms.network_types import TYPES
 
-TYPES = ("fc", "conv", "conv_down", "fc_pre", "conv_pre", "conv_down_pre")
 SKIPS = ("resnet", "plain")
 NETWORK_KEYS = ("dataset", "classes", "type", "skip", "depth", "width", "recipe")
 DIGITS = {"train": 1500, "test": 297}
@@ -51,6 +51,7 @@ FIGURES = {
     "unconstrained_jacobians": None,
     "claims": None,
 }
+OF_SPECTRA = ("ra", "neural_collapse", "mechanisms")  # how figures that show spectra start
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,14 @@ class Study:
     gradients: dict
     unconstrained_jacobians: dict
     figures: dict
+
+    def measured(self, network):
+        """Whether Residual Jacobians of this configuration (its path or description) are taken."""
+        if isinstance(network, str):
+            network = self.networks[network]
+        kind = network["type"]
+        inputs = self.measure["inputs"][network_types.base(kind)]
+        return network_types.batch_norm(kind) and inputs > 0
 
     def data_file(self, name):
         """Path of the file a data set entry of source npz names, or None for other data."""
@@ -184,6 +193,7 @@ _positive = _number("a number > 0", lambda x: x > 0)
 _not_negative = _number("a number >= 0", lambda x: x >= 0)
 _below_one = _number("a number >= 0 and < 1", lambda x: 0 <= x < 1)
 _share = _number("a number from 0 to 1", lambda x: 0 <= x <= 1)
+_inside = _number("a number between 0 and 1", lambda x: 0 < x < 1)
 
 # --- Keys: (check, default). REQUIRED has none; None stands for "not given".
 
@@ -233,7 +243,10 @@ RECIPE = {
     "momentum": (_below_one, 0.9),
     "weight_decay": (_not_negative, 0.0),
     "weight_decay_batch_norm": (_not_negative, None),
-    "schedule": (_choice("cosine", "constant"), "cosine"),
+    "schedule": (_choice("cosine", "constant", "step"), "cosine"),
+    "milestones": (_list(_inside), None),
+    "warm_up": (_below_one, 0.0),
+    "initialisation": (_choice("kaiming", "looks_linear"), "kaiming"),
     "batch_size": (_integer(2), 125),
     "epochs": (_integer(0), None),
     "steps": (_integer(0), None),
@@ -261,7 +274,8 @@ NETWORK = {
 GRID = {key: (_list(check), REQUIRED) for key, (check, _) in NETWORK.items()}
 SEED = _integer(0, 2**31 - 1)
 GRID["seeds"] = (_list(SEED), REQUIRED)
-MEASURE_INPUTS = {"fc": (_integer(1), 16), "conv": (_integer(1), 8), "conv_down": (_integer(1), 8)}
+MEASURE_INPUTS = {"fc": 16, "conv": 8, "conv_down": 8, "cifar": 0}
+MEASURE_INPUTS = {base: (_integer(0), default) for base, default in MEASURE_INPUTS.items()}
 MEASURE = {
     "inputs_seed": (SEED, 0),
     "tolerance": (_number("a number from 1e-5 to 1e-2", lambda value: 1e-5 <= value <= 1e-2), 1e-4),
@@ -409,6 +423,12 @@ def _resolve_recipe(name, given):
         raise UserError(f"config: {path}: expected epochs or steps, found neither")
     if recipe["weight_decay_batch_norm"] is None:
         recipe["weight_decay_batch_norm"] = recipe["weight_decay"]
+    if recipe["schedule"] != "step":
+        if "milestones" in given[name]:
+            _fail(f"{path}.milestones", recipe["milestones"], "none unless schedule is step")
+        recipe["milestones"] = []
+    elif recipe["milestones"] is None:
+        recipe["milestones"] = [0.5, 0.75]
     if recipe["labels"] != "noisy":
         if "label_noise" in given[name]:
             _fail(f"{path}.label_noise", recipe["label_noise"], "none unless labels is noisy")
@@ -434,8 +454,21 @@ def _check_network(network, path, datasets, recipes):
     # The classes of an own file are counted by the command that prepares it.
     names = data_sources.class_names(dataset)
     _check_classes(network["classes"], path, network["dataset"], dataset, names)
-    if network["type"].startswith("conv_down") and network["depth"] % 2:
-        _fail(f"{path}.depth", network["depth"], f"an even depth for {network['type']}")
+    kind, recipe = network["type"], recipes[network["recipe"]]
+    base = network_types.base(kind)
+    if base == "conv_down" and network["depth"] % 2:
+        _fail(f"{path}.depth", network["depth"], f"an even depth for {kind}")
+    if base == "cifar" and network["depth"] % 3:
+        hint = " (three stages of blocks; 20, 32, 44, 56, 110 layers are 9, 15, 21, 27, 54 blocks)"
+        _fail(f"{path}.depth", network["depth"], f"a multiple of 3 for {kind}", hint)
+    if kind in network_types.PLAIN_ONLY and network["skip"] != "plain":
+        _fail(f"{path}.skip", network["skip"], f"plain for {kind}")
+    if recipe["initialisation"] == "looks_linear" and not network_types.crelu(kind):
+        expected = f"fc_crelu, as recipe {network['recipe']} has initialisation looks_linear"
+        _fail(f"{path}.type", kind, expected)
+    if recipe["path_energy"] or recipe["step_alignment"]:
+        if network_types.crelu(kind):
+            _fail(f"{path}.recipe", network["recipe"], f"one without a penalty for {kind}")
     if network["skip"] == "plain" and recipes[network["recipe"]]["stochastic_depth"]:
         expected = f"resnet, as stochastic depth (recipe {network['recipe']}) needs a skip"
         _fail(f"{path}.skip", "plain", expected)
@@ -532,6 +565,13 @@ def resolve(config, check_files=True):
         ),
         figures=_figures(_section(config, "figures"), networks, grids),
     )
+    for name, shown in study.figures.items():
+        if name.startswith(OF_SPECTRA):
+            for network in shown:
+                if not study.measured(network):
+                    kind = network_types.base(study.networks[network]["type"])
+                    expected = f"networks whose Jacobians are measured (measure.inputs.{kind} > 0"
+                    _fail(f"figures.{name}", network, f"{expected}, types with batch norm)")
     if check_files:
         _check_files(study)
     return study

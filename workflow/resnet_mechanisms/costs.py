@@ -10,6 +10,7 @@ from functools import cache
 from zipfile import ZipFile
 
 from .data_sources import SOURCES
+from .network_types import base, convolutional, crelu, stage
 from .stems import stem_of
 
 PRODUCTS = 9e10  # flop/s of large matrix products and convolutions in float32
@@ -53,17 +54,17 @@ def image_shape(entry, path=None):
 
 def blocks_of(network, shape):
     """(n_out, n_in, flops of one product with J, convolutional) of every block."""
-    depth, width = network["depth"], network["width"]
-    kind = network["type"].removesuffix("_pre")
-    if kind == "fc":
-        return [(width, width, 4 * width**2, False)] * depth
-    side = stem_of(shape[1]).state
+    kind, depth, width = network["type"], network["depth"], network["width"]
+    if not convolutional(kind):
+        n = 2 * width if crelu(kind) else width
+        return [(n, n, 4 * width * n, False)] * depth
+    side = shape[1] if base(kind) == "cifar" else stem_of(shape[1]).state
     out, channels = [], width
     for block in range(1, depth + 1):
-        down = kind == "conv_down" and block == depth // 2 + 1
         n_in, before = channels * side**2, channels
-        if down:
-            channels, side = 2 * channels, (side + 1) // 2
+        channels = width * 2 ** stage(kind, depth, block)
+        if channels > before:
+            side = (side + 1) // 2
         flops = 18 * side**2 * (before * channels + channels**2)
         out.append((channels * side**2, n_in, flops, True))
     return out
@@ -140,18 +141,19 @@ def spectra_cost(network, recipe, classes, measure, shape):
     blocks = blocks_of(network, shape)
     depth, ranks = len(blocks), classes - 1
     count, shown, paths = vectors_taken(classes), vectors_shown(classes), paths_kept(classes)
-    inputs = 2 * measure["inputs"][network["type"].removesuffix("_pre")]
+    inputs = 2 * measure["inputs"][base(network["type"])]
     budget = measure["memory_mb"] * 1e6
     each = 4 * numbers_held([block[:2] for block in blocks], count)
 
     seconds = 0.2
-    for n_out, n_in, flops, convolutional in blocks:
-        core = None if convolutional else n_in / 2
+    is_convolutional = convolutional(network["type"])
+    for n_out, n_in, flops, _ in blocks:
+        core = None if is_convolutional else n_in / 2
         together = max(1, min(inputs, int(1e6 / (basis_size(count) * (n_out + n_in) / 5))))
         svd = min(svd_seconds(n_out, n_in, flops, count, together, core))
         # ||J||_F: probes of a convolutional block, the matrix of a fully connected one.
-        probes = min(n_in, 512) if convolutional else n_in / 4
-        aligned = (2 * depth + 2) * ranks * (1 if convolutional else 0.5)  # and two other inputs
+        probes = min(n_in, 512) if is_convolutional else n_in / 4
+        aligned = (2 * depth + 2) * ranks * (1 if is_convolutional else 0.5)  # and two other inputs
         seconds += inputs * (svd + (2 * count + probes + aligned) * flops / PRODUCTS)
         seconds += inputs * depth * 2e-5 + 2 * depth * shown * flops / PRODUCTS
         seconds += (shape[3] + paths) * flops / MEMORY_BOUND
@@ -164,7 +166,7 @@ def spectra_cost(network, recipe, classes, measure, shape):
     projected = paths * (depth + 1) * widest * 20
     features = min(budget / 8, 24 * widest * min(2000, shape[3]))
     # Of a fully connected block: as trained, with batch norm folded in, transposed.
-    weights = sum(0 if convolutional else 10 * flops for _, _, flops, convolutional in blocks)
+    weights = 0 if is_convolutional else sum(10 * flops for _, _, flops, _ in blocks)
     images = 6 * math.prod(shape)
     peak = max(held + products, projected, features) + weights + images + pictures * networks
     return STARTED[0] + networks * seconds, STARTED[1] + peak / 1e6

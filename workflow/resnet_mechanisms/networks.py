@@ -11,19 +11,46 @@ behind a 5x5 stem (`stems.py`). Type 3 (`conv_down`): L/2 blocks, one that halve
 doubles the channels (its skip is a 1x1 convolution with batch norm), and the rest. No biases but
 the classifier's.
 
+`cifar` (He et al. 2016, section 4.2): a 3x3 stem, three stages of depth/3 blocks of two 3x3
+convolutions with width, 2 width and 4 width channels, each further stage at half the resolution;
+shortcuts without parameters (their option A), global average pooling. Their networks of 20, 32, 44,
+56 and 110 weighted layers have depth 9, 15, 21, 27 and 54: 2 depth + 2 layers.
+
 `fc_pre`, `conv_pre`, `conv_down_pre` are the same with pre-activation (He et al. 2016b): nothing
 follows the addition, and the classifier sees relu(BN(h_L)).
 
     F_l(h) = W2 relu(BN2(W1 relu(BN1(h))))
     h_l = skip_l(h_{l-1}) + F_l(h_{l-1})            resnet; plain: F_l(h_{l-1})
+
+`fc_no_norm`, `cifar_no_norm`: the same without batch norm. `fc_crelu`: without batch norm or skips,
+and with crelu(x) = (relu(x); relu(-x)) for relu, so that states have twice the width (Balduzzi et
+al. 2017, section 4).
 """
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from . import network_types
 from .errors import UserError
 from .stems import stem_of
+
+
+def crelu(x):
+    """(relu(x); relu(-x)) of N x features, N x 2 features (Shang et al. 2016)."""
+    return torch.cat([F.relu(x), F.relu(-x)], 1)
+
+
+class ZeroPadding(nn.Module):
+    """Option A of He et al. 2016: every other pixel of N x channels x H x W, and zeros for the
+    further channels."""
+
+    def __init__(self, stride, n_in, n_out):
+        super().__init__()
+        self.stride, self.further = stride, n_out - n_in
+
+    def forward(self, h):
+        return F.pad(h[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.further))
 
 
 class Block(nn.Module):
@@ -33,25 +60,32 @@ class Block(nn.Module):
     scaled by it.
     """
 
-    def __init__(self, convolutional, n_in, n_out, stride, skip, survival=1.0, pre=False):
+    def __init__(self, kind, n_in, n_out, stride, skip, survival=1.0):
         super().__init__()
-        if convolutional:
+        if network_types.convolutional(kind):
             self.linear1 = nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False)
             self.linear2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
             norm = nn.BatchNorm2d
         else:
-            self.linear1 = nn.Linear(n_in, n_out, bias=False)
-            self.linear2 = nn.Linear(n_out, n_out, bias=False)
+            twice = 2 if network_types.crelu(kind) else 1
+            self.linear1 = nn.Linear(twice * n_in, n_out, bias=False)
+            self.linear2 = nn.Linear(twice * n_out, n_out, bias=False)
             norm = nn.BatchNorm1d
-        self.norm1, self.norm2 = norm(n_in if pre else n_out), norm(n_out)
-        self.pre = pre
+        if not network_types.batch_norm(kind):
+            norm = nn.Identity
+        self.pre = network_types.pre_activation(kind)
+        self.crelu = network_types.crelu(kind)
+        self.norm1, self.norm2 = norm(n_in if self.pre else n_out), norm(n_out)
         self.residual = skip == "resnet"
         self.survival = survival
         self.shortcut = nn.Identity()
         if self.residual and (stride != 1 or n_in != n_out):
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(n_in, n_out, 1, stride, bias=False), norm(n_out)
-            )
+            if network_types.base(kind) == "cifar":
+                self.shortcut = ZeroPadding(stride, n_in, n_out)
+            else:
+                self.shortcut = nn.Sequential(
+                    nn.Conv2d(n_in, n_out, 1, stride, bias=False), norm(n_out)
+                )
 
     def branch(self, h):
         """F_l(h), scaled by the survival probability at evaluation."""
@@ -59,17 +93,21 @@ class Block(nn.Module):
             a = self.linear1(F.relu(self.norm1(h), inplace=True))
             f = self.linear2(F.relu(self.norm2(a), inplace=True))
         else:
-            f = self.norm2(self.linear2(F.relu(self.norm1(self.linear1(h)), inplace=True)))
+            f = self.norm2(self.linear2(self.activated(self.norm1(self.linear1(h)))))
         return f if self.training or self.survival == 1 else self.survival * f
 
     def skip(self, h):
         """What is added to the branch: skip_l(h), or zero in a plain net."""
         return self.shortcut(h) if self.residual else 0
 
-    def activation(self, z):
-        """What follows the addition, in place: relu, or nothing with pre-activation."""
+    def activated(self, z):
+        """relu, in place, or crelu."""
         # In place where nothing else needs the value: training is bound by memory, not arithmetic.
-        return z if self.pre else F.relu(z, inplace=True)
+        return crelu(z) if self.crelu else F.relu(z, inplace=True)
+
+    def activation(self, z):
+        """What follows the addition: relu, in place, or crelu, or nothing with pre-activation."""
+        return z if self.pre else self.activated(z)
 
     def forward(self, h, keep=None):
         """h_l from h_{l-1}. `keep` drops the branch in training: a bool for the batch, or a 0/1
@@ -88,60 +126,80 @@ class Network(nn.Module):
     an image's (channels, H, W), `stochastic_depth` the last block's drop probability p_L of the
     linear schedule p_l = p_L l/L.
 
-    Initialised Kaiming-normal, fan-out (He et al. 2015), from torch's global generator; batch norm
-    at 1 and 0.
+    Initialised from torch's global generator: Kaiming-normal (He et al. 2015), by the fan-out, or
+    without batch norm by the fan-in; batch norm at 1 and 0. `initialisation` "looks_linear" is
+    `look_linear`, for `fc_crelu`.
     """
 
-    def __init__(self, network, shape, classes, stochastic_depth=0.0):
+    def __init__(self, network, shape, classes, stochastic_depth=0.0, initialisation="kaiming"):
         super().__init__()
-        depth, width = network["depth"], network["width"]
-        kind = network["type"].removesuffix("_pre")
-        self.pre, self.convolutional = network["type"].endswith("_pre"), kind != "fc"
+        kind, depth, width = network["type"], network["depth"], network["width"]
+        base = network_types.base(kind)
+        self.pre, self.crelu = network_types.pre_activation(kind), network_types.crelu(kind)
+        self.convolutional = network_types.convolutional(kind)
+        self.batch_norm = network_types.batch_norm(kind)
         convolutional = self.convolutional
         if stochastic_depth and network["skip"] == "plain":
             raise UserError(
                 "stochastic_depth: a plain net has no skip to fall back on; expected 0 there"
             )
-        pool, features = 1, width
-        if convolutional:
-            if shape[1] != shape[2]:
-                raise UserError(
-                    f"type {network['type']}: images of {shape[1]}x{shape[2]} pixels; "
-                    "expected squares"
-                )
+        self.pool = nn.Identity()
+        if convolutional and shape[1] != shape[2]:
+            raise UserError(
+                f"type {kind}: images of {shape[1]}x{shape[2]} pixels; expected squares"
+            )
+        if base == "cifar":
+            self.stem = nn.Conv2d(shape[0], width, 3, padding=1, bias=False)
+        elif convolutional:
             stem = stem_of(shape[1])
             self.stem = nn.Conv2d(shape[0], width, 5, stem.stride, stem.padding, bias=False)
-            side, pool = stem.state, stem.pools[kind == "conv_down"]
         else:
             self.stem = nn.Linear(shape[0] * shape[1] * shape[2], width, bias=False)
-        self.norm = nn.BatchNorm2d(width) if convolutional else nn.BatchNorm1d(width)
+        norm = nn.BatchNorm2d if convolutional else nn.BatchNorm1d
+        self.norm = norm(width) if self.batch_norm else nn.Identity()
         self.blocks = nn.ModuleList()
         n = width
         for block in range(1, depth + 1):
-            down = kind == "conv_down" and block == depth // 2 + 1
+            out = width * 2 ** network_types.stage(kind, depth, block)
             survival = 1 - stochastic_depth * block / depth
-            out = 2 * n if down else n
-            self.blocks.append(
-                Block(convolutional, n, out, 2 if down else 1, network["skip"], survival, self.pre)
-            )
+            self.blocks.append(Block(kind, n, out, 2 if out > n else 1, network["skip"], survival))
             n = out
-            if down:
-                side = (side + 1) // 2
-        if convolutional:
-            features = n * (side // pool) ** 2
         if self.pre:
-            self.last_norm = nn.BatchNorm2d(n) if convolutional else nn.BatchNorm1d(n)
-        self.pool = nn.AvgPool2d(pool) if pool > 1 else nn.Identity()
+            self.last_norm = norm(n)
+        features = 2 * n if self.crelu else n
+        if base == "cifar":
+            self.pool = nn.AdaptiveAvgPool2d(1)
+        elif convolutional:
+            side, pool = stem.state, stem.pools[base == "conv_down"]
+            if n > width:
+                side = (side + 1) // 2
+            features = n * (side // pool) ** 2
+            if pool > 1:
+                self.pool = nn.AvgPool2d(pool)
         self.classifier = nn.Linear(features, classes)
+        # Without batch norm the fan-in keeps the size of the states where layers change theirs.
+        mode = "fan_out" if self.batch_norm else "fan_in"
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
         nn.init.zeros_(self.classifier.bias)
+        if initialisation == "looks_linear":
+            self.look_linear()
+
+    @torch.no_grad()
+    def look_linear(self):
+        """Weights (W, -W) behind every crelu, W orthogonal, which make the network linear: W
+        relu(x) - W relu(-x) = W x (Balduzzi et al. 2017, section 4)."""
+        nn.init.orthogonal_(self.stem.weight)
+        behind = [layer for block in self.blocks for layer in (block.linear1, block.linear2)]
+        for layer in (*behind, self.classifier):
+            half = torch.empty(layer.out_features, layer.in_features // 2)
+            layer.weight.copy_(torch.cat([nn.init.orthogonal_(half), -half], 1))
 
     def first_state(self, x):
         """h_0 of images N x channels x H x W."""
         z = self.norm(self.stem(x if self.convolutional else x.flatten(1)))
-        return F.relu(z, inplace=True)
+        return crelu(z) if self.crelu else F.relu(z, inplace=True)
 
     def states(self, x):
         """[h_0, ..., h_L], each N x width or N x channels x H x W."""
@@ -163,6 +221,23 @@ class Network(nn.Module):
         for index, block in enumerate(self.blocks):
             h = block(h, None if keep is None else keep[index])
         return self.classifier(self.features(h))
+
+
+@torch.no_grad()
+def size_of(network, shape):
+    """(trainable parameters, multiplications by weights for one image forward) of a Network for
+    images of `shape` (channels, H, W), left in evaluation mode."""
+    counted = []
+
+    def count(module, inputs, output):
+        counted.append(module.weight.numel() * output[0, 0].numel())
+
+    layers = [m for m in network.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    network.eval()(torch.zeros(1, *shape, device=network.stem.weight.device))
+    for hook in hooks:
+        hook.remove()
+    return sum(p.numel() for p in network.parameters()), sum(counted)
 
 
 def batch_norm_layers(network):

@@ -31,6 +31,7 @@ from .costs import numbers_held, paths_kept, vectors_shown, vectors_taken
 from .datasets import balanced_subset, training_labels
 from .errors import UserError
 from .jacobians import MatrixJacobian, linearise
+from .network_types import base
 from .networks import Network, reestimate_batch_norm
 from .neural_collapse import neural_collapse
 from .svd import NotConverged, frobenius, top_triplets
@@ -342,8 +343,7 @@ def measure(config, recipe, images, checkpoints, history, settings):
     depth, classes, seeds = config["depth"], config["classes"], config["seeds"]
     epochs = sorted({epoch for seed in seeds for epoch in checkpoints[seed]["checkpoints"]}) or [0]
     number, shown = vectors_taken(classes), vectors_shown(classes)
-    kind = config["type"].removesuffix("_pre")
-    count, draw = settings["inputs"][kind], settings["inputs_seed"]
+    count, draw = settings["inputs"][base(config["type"])], settings["inputs_seed"]
     chosen = {
         "train": balanced_subset(images.y_train, count, draw),
         "test": balanced_subset(images.y_test, count, draw),

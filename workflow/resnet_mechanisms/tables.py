@@ -9,7 +9,8 @@ from .errors import UserError
 KEYS = ["dataset", "classes", "type", "skip", "depth", "width", "recipe"]
 HISTORY = [
     "seed", "epoch", "learning_rate", "running_train_loss", "train_loss", "train_accuracy",
-    "test_loss", "test_accuracy", "train_loss_bn_reestimated", "status",
+    "test_loss", "test_accuracy", "train_loss_bn_reestimated", "parameters", "multiplications",
+    "status",
 ]  # fmt: skip
 
 
@@ -51,11 +52,13 @@ def read(paths):
 
 def degradation(history):
     """degradation.csv from the rows of history.csv: errors in [0, 1], the running and the
-    re-evaluated losses."""
+    re-evaluated losses, and the network's size (`networks.size_of`)."""
     table = history[[*KEYS, "seed", "epoch"]].copy()
     for name in ("running_train_loss", "train_loss", "train_loss_bn_reestimated"):
         table[name] = history[name]
     table["train_error"] = 1 - history.train_accuracy
     table["test_error"] = 1 - history.test_accuracy
+    for name in ("parameters", "multiplications"):
+        table[name] = history[name]
     table["status"] = history.status
     return table

@@ -49,15 +49,16 @@ def load_state(path):
 
 
 def parameter_groups(network, recipe):
-    """Two groups for the optimiser: weights and classifier bias with `weight_decay`, batch-norm
-    scales and shifts with `weight_decay_batch_norm`."""
+    """Groups for the optimiser: weights and classifier bias with `weight_decay`, batch-norm scales
+    and shifts, where there are any, with `weight_decay_batch_norm`."""
     norm = [p for layer in batch_norm_layers(network) for p in layer.parameters()]
     ids = {id(p) for p in norm}
     rest = [p for p in network.parameters() if id(p) not in ids]
-    return [
+    groups = [
         {"params": rest, "weight_decay": recipe["weight_decay"]},
         {"params": norm, "weight_decay": recipe["weight_decay_batch_norm"]},
     ]
+    return [group for group in groups if group["params"]]
 
 
 def flattened(group):
@@ -108,10 +109,16 @@ def epochs_of(recipe, images):
 
 
 def learning_rate(recipe, progress):
-    """The learning rate after a share `progress` in [0, 1] of all steps."""
+    """The learning rate after a share `progress` in [0, 1] of all steps: a tenth of it during the
+    warm-up, and by the schedule afterwards."""
+    rate = recipe["learning_rate"]
+    if progress < recipe["warm_up"]:
+        return rate / 10
     if recipe["schedule"] == "cosine":
-        return recipe["learning_rate"] * 0.5 * (1 + math.cos(math.pi * progress))
-    return recipe["learning_rate"]
+        return rate * 0.5 * (1 + math.cos(math.pi * progress))
+    if recipe["schedule"] == "step":
+        return rate / 10 ** sum(progress >= milestone for milestone in recipe["milestones"])
+    return rate
 
 
 def dropped_blocks(recipe, network, batch, generator):
@@ -192,7 +199,8 @@ def initialised(config, recipe, images, seed):
     """The network that training starts from, on the device of the images (datasets.Images)."""
     torch.manual_seed(seed)
     shape, classes = images.x_train.shape[1:], len(images.classes)
-    return Network(config, shape, classes, recipe["stochastic_depth"]).to(images.x_train.device)
+    how = recipe["stochastic_depth"], recipe["initialisation"]
+    return Network(config, shape, classes, *how).to(images.x_train.device)
 
 
 def train(config, recipe, images, seed, state, save_seconds=1.0, stop_after=None):

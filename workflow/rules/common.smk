@@ -16,7 +16,7 @@ from snakemake.io import strip_wildcard_constraints
 WORKFLOW = Path(os.path.realpath(workflow.basedir), "workflow")
 sys.path.insert(0, str(WORKFLOW))
 
-from resnet_mechanisms import costs
+from resnet_mechanisms import costs, network_types
 from resnet_mechanisms.config import FIGURES, check_file, data_name, resolve
 from resnet_mechanisms.errors import UserError
 
@@ -57,6 +57,7 @@ def one_of(names):
 
 
 NETWORKS = list(STUDY.networks)
+MEASURED = [network for network in NETWORKS if STUDY.measured(network)]
 DATA = list(dict.fromkeys(data_name(network) for network in STUDY.networks.values()))
 
 
@@ -137,7 +138,7 @@ def recipe_json(wildcards):
 
 
 def measure_json(wildcards):
-    kind = STUDY.networks[wildcards.network]["type"].removesuffix("_pre")
+    kind = network_types.base(STUDY.networks[wildcards.network]["type"])
     return to_json({**STUDY.measure, "inputs": {kind: STUDY.measure["inputs"][kind]}})
 
 
@@ -173,20 +174,16 @@ def of_networks(paths, networks=NETWORKS):
 # --- Rough costs: which jobs to start first, and what to ask a cluster for.
 
 
-def work(network):
-    """Billions of multiplications for one image forward through one network, times 1000."""
-    pixels = 9 * 64 if network["type"].startswith("conv") else 1
-    return network["depth"] * network["width"] ** 2 * pixels / 1e6
-
-
 def train_seconds(wildcards):
     network = STUDY.networks[wildcards.network]
     recipe = STUDY.recipes[network["recipe"]]
-    images = costs.shape_of(STUDY, network)[3]
+    shape = costs.shape_of(STUDY, network)
+    images = shape[3]
     steps = recipe["steps"]
     if steps is None:
         steps = recipe["epochs"] * images / recipe["batch_size"]
-    step = 0.001 * network["depth"] + 2e-4 * recipe["batch_size"] * work(network)
+    products = sum(flops / 2 for _, _, flops, _ in costs.blocks_of(network, shape))
+    step = 0.001 * network["depth"] + 2e-10 * recipe["batch_size"] * products
     return int(10 + len(network["seeds"]) * steps * step)
 
 

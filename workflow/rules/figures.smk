@@ -79,6 +79,8 @@ for name in OF_ONE_NETWORK:
             png=f"results/figures/{{network}}/{name}.png",
         log:
             f"results/logs/figures/{{network}}/{name}.log",
+        wildcard_constraints:
+            network=one_of(MEASURED),
         localrule: True
         conda:
             "../../envs/figures.yaml"

@@ -16,6 +16,8 @@ rule measure_spectra:
         "results/logs/spectra/{network}.log",
     benchmark:
         "results/benchmarks/spectra/{network}.tsv"
+    wildcard_constraints:
+        network=one_of(MEASURED),
     priority: spectra_seconds
     conda:
         "../../envs/measure.yaml"
@@ -39,6 +41,6 @@ rule measure_spectra:
 
 rule spectra:
     input:
-        of_networks("results/spectra/{network}/spectra.nc"),
-        of_networks("results/spectra/{network}/residual_alignment.csv"),
-        of_networks("results/spectra/{network}/spectra_per_block.csv"),
+        of_networks("results/spectra/{network}/spectra.nc", MEASURED),
+        of_networks("results/spectra/{network}/residual_alignment.csv", MEASURED),
+        of_networks("results/spectra/{network}/spectra_per_block.csv", MEASURED),

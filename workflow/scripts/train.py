@@ -9,6 +9,7 @@ from resnet_mechanisms import (
     backpropagation,
     datasets,
     device,
+    network_types,
     networks,
     provenance,
     stems,
@@ -16,7 +17,7 @@ from resnet_mechanisms import (
 )
 from resnet_mechanisms.tables import HISTORY, write
 
-CODE_OF_WEIGHTS = (backpropagation, datasets, networks, stems, training)
+CODE_OF_WEIGHTS = (backpropagation, datasets, network_types, networks, stems, training)
 
 
 def state_key(config, recipe, data, threads, kind):
@@ -55,10 +56,14 @@ def main():
             result = training.train(config, args.recipe, images, seed, state)
             kept[seed] = {"status": result["status"], "checkpoints": result["checkpoints"]}
             history += result["history"]
+    network = training.initialised(config, args.recipe, images, config["seeds"][0])
+    parameters, multiplications = networks.size_of(network, images.x_train.shape[1:])
     training.save_atomically(
         {"network": config, "recipe": args.recipe, "seeds": kept}, args.checkpoints
     )
-    write(pd.DataFrame(history, columns=HISTORY), args.history, config)
+    rows = pd.DataFrame(history, columns=HISTORY)
+    rows = rows.assign(parameters=parameters, multiplications=multiplications)
+    write(rows, args.history, config)
     facts = dict(network=config, recipe=args.recipe, device=str(where), threads=args.threads)
     provenance.write(args.checkpoints, **facts)
 
