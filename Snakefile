@@ -2,7 +2,8 @@
 #
 #   snakemake --cores all                                          everything
 #   snakemake --cores all networks                                 one stage: data, networks,
-#                                                                  spectra, gradients, theory, tables, figures
+#                                                                  spectra, gradients, network_gradients,
+#                                                                  theory, tables, figures
 #   snakemake --cores all results/figures/ra_depth.pdf             one file and what it needs
 
 from snakemake.utils import min_version
@@ -16,6 +17,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/networks.smk"
 include: "workflow/rules/spectra.smk"
 include: "workflow/rules/gradients.smk"
+include: "workflow/rules/network_gradients.smk"
 include: "workflow/rules/theory.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
@@ -27,6 +29,7 @@ localrules:
     networks,
     spectra,
     gradients,
+    network_gradients,
     theory,
     tables,
     figures,
@@ -40,6 +43,7 @@ rule all:
         rules.networks.input,
         rules.spectra.input,
         rules.gradients.input,
+        rules.network_gradients.input,
         rules.theory.input,
         rules.tables.input,
         rules.figures.input,

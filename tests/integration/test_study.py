@@ -19,10 +19,11 @@ from resnet_mechanisms.config import FIGURES
 SMOKE = "workflow/studies/smoke.yaml"
 TABLES = [
     "residual_alignment", "spectra_per_block", "gradient_covariance", "degradation",
-    "unconstrained_jacobians", "claims",
+    "unconstrained_jacobians", "gradient_covariance_networks", "layer_responses",
+    "gradient_similarity", "effective_rank", "claims",
 ]  # fmt: skip
 STATUSES = {"ok", "diverged", "dead", "chance_accuracy", "too_few_points", "not_resolved"}
-STATUSES |= {"not_converged"}
+STATUSES |= {"not_converged", "collapsed", "constant"}
 
 
 def run(project, config, *targets):

@@ -184,6 +184,8 @@ def history_rows(error, epochs=(1, 50, 100), statuses=("ok",) * 2, **network):
             }
             row |= {
                 "train_loss_bn_reestimated": now + 0.01 if epoch == epochs[-1] else np.nan,
+                "parameters": 1000 * keys["depth"],
+                "multiplications": 900 * keys["depth"],
                 "status": status,
             }
             if status == "diverged":
@@ -198,6 +200,57 @@ def history_rows(error, epochs=(1, 50, 100), statuses=("ok",) * 2, **network):
                     np.nan,
                 )
             rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def network_of(**network):
+    """The keys of a configuration, and the epoch."""
+    keys = {"dataset": "digits", "classes": 10, "type": "fc", "skip": "resnet", "depth": 8}
+    return keys | {"width": 128, "recipe": "strong_decay", "epoch": 100} | network
+
+
+def covariance_rows(correlation, statuses=("ok",) * 2, mean_field=np.nan, **network):
+    """Rows of gradients/covariance.csv: the logits' gradients at images and their noisy copies."""
+    keys = network_of(epoch=0, **network)
+    rows = [
+        keys | {"seed": 10 + k, "gradient": "logits", "pairs": pairs, "status": status}
+        for k, status in enumerate(statuses)
+        for pairs in ("all", "noisy copy")
+    ]
+    known = {"correlation": correlation, "correlation_error": 0.01, "mean_field": mean_field}
+    return pd.DataFrame(
+        row | (known if row["status"] in ("ok", "not_resolved") else dict.fromkeys(known, np.nan))
+        for row in rows
+    )
+
+
+def layer_rows(response, growth=1.2, gradient=2.0, statuses=("ok",) * 2, **network):
+    """Rows of gradients/layers.csv: responses of one size, gradients that grow by `growth` a layer
+    towards the image."""
+    keys = network_of(**network)
+    count = 2 * keys["depth"] + 2
+    rows = []
+    for k, status in enumerate(statuses):
+        for layer in range(1, count + 1):
+            kind = {1: "stem", count: "classifier"}.get(layer, ("second", "first")[1 - layer % 2])
+            row = keys | {"seed": 10 + k, "layer": layer, "kind": kind, "block": layer // 2}
+            row |= {"response_std": response, "forward_variance": response**2, "status": status}
+            row |= {"response_gradient": gradient * growth ** (count - layer)}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def similarity_rows(cosines, losses, statuses=("ok",) * 2, **network):
+    """Rows of gradients/similarity.csv: `cosines` by relative step, along training."""
+    keys = network_of(**network)
+    rows = []
+    for k, status in enumerate(statuses):
+        for epoch, loss in losses.items():
+            for direction in ("gradient", "random", "inputs"):
+                for step, cosine in cosines.items():
+                    row = keys | {"seed": 10 + k, "epoch": epoch, "loss": loss}
+                    row |= {"direction": direction, "relative_step": step, "cosine": cosine}
+                    rows.append(row | {"status": status})
     return pd.DataFrame(rows)
 
 

@@ -1,5 +1,6 @@
 """Verdicts against made-up results whose scores are known in closed form (synthetic.py)."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -105,11 +106,31 @@ def errors(plain, resnet=0.0):
     return rows
 
 
+def he_networks(plain, resnet=0.0):
+    """degradation.csv of He et al.'s networks: `plain` maps a depth to the last training error."""
+    he = {"type": "cifar", "recipe": "short"}
+    rows = [synthetic.degradation_rows(e, depth=d, **he) for d, e in plain.items()]
+    return rows + [synthetic.degradation_rows(resnet, depth=d, skip="resnet", **he) for d in plain]
+
+
+def layers(plain=0.5, fall=-0.5, growth=1.2):
+    """layer_responses.csv: ResNets whose responses fall with depth, plain networks whose do not."""
+    rows = []
+    for depth in (4, 8, 16):
+        for epoch in (0, 100):
+            rows += [
+                synthetic.layer_rows(depth**fall, depth=depth, epoch=epoch),
+                synthetic.layer_rows(plain, growth, skip="plain", depth=depth, epoch=epoch),
+            ]
+    return rows
+
+
 def test_perfect_residual_alignment_is_reproduced():
     verdicts = shipped(
         residual_alignment=all_networks(),
-        degradation=errors({8: 0.0, 16: 0.6, 24: 0.8}),
+        degradation=errors({8: 0.0, 16: 0.6, 24: 0.8}) + he_networks({9: 0.0, 27: 0.5}),
         unconstrained_jacobians=[synthetic.unconstrained_rows()],
+        layer_responses=layers(),
     )
     papers = ("Li & Papyan 2023", "Papyan, Han & Donoho 2020", "He et al. 2016")
     mine = verdicts[verdicts["paper"].isin(papers)]
@@ -129,11 +150,16 @@ def test_networks_like_plain_ones_are_not_reproduced():
     rows = [synthetic.score_rows(synthetic.PLAIN, depth=depth) for depth in (4, 8, 16)]
     rows += [synthetic.score_rows(skip="plain", depth=depth) for depth in (4, 8, 16)]
     verdicts = shipped(
-        residual_alignment=rows, degradation=errors({8: 0.0, 16: 0.05, 24: 0.05}, resnet=0.5)
+        residual_alignment=rows,
+        degradation=errors({8: 0.0, 16: 0.05, 24: 0.05}, resnet=0.5) + he_networks({9: 0.5, 27: 0}),
+        layer_responses=layers(plain=0.1, fall=0.5, growth=0.5),
     )["verdict"]
     wrong = ["RA1 line", "RA1 spacing", "RA2 alignment", "RA2 left with right", "RA4 block index"]
     wrong += ["RA together", "RA together, specific", "RA ceases without skips"]
     wrong += ["Degradation, strong decay", "Degradation, usual recipe", "No degradation with skips"]
+    wrong += ["Degradation, He's networks", "Small responses, deeper smaller"]
+    wrong += ["Small responses, smaller than plain"]
+    wrong += ["Gradients do not vanish with batch norm, before training"]
     assert set(verdicts[wrong]) == {"not reproduced"}
     assert verdicts["RA3 rank"] == verdicts["Neural Collapse"] == "reproduced"  # plain nets have it
 
@@ -155,12 +181,80 @@ def gradients(**changes):
     wrong = {depth: 2 * value for depth, value in slow.items()}
     rows.append(synthetic.gradient_rows(slow, paper=wrong, **resnet))
     rows.append(synthetic.gradient_rows(slow, network="highway", gates="bernoulli"))
+    rows.append(synthetic.gradient_rows(power, normalisation="none", **resnet))
     return [row.assign(**changes) for row in rows]
 
 
+def ranks(plain=0.45):
+    """effective_rank.csv: ranks of plain networks rise to `plain` and means fall to that of white
+    noise; those of ResNets stay as they are."""
+    rows = []
+    for seed, depth in itertools.product((0, 1), (2, 24, 50)):
+        keys = {"dataset": "digits", "batch": 256, "depth": depth, "seed": seed, "status": "ok"}
+        keys |= {"gradient": "outputs"}
+        deep = {"effective_rank": plain, "mean_gradient": 1 / 16}
+        found = deep if depth > 2 else {"effective_rank": 0.1, "mean_gradient": 0.5}
+        rows.append(keys | {"network": "plain", "beta": np.nan} | found)
+        found = {"effective_rank": 0.06, "mean_gradient": 0.7}
+        rows.append(keys | {"network": "resnet", "beta": 0.1} | found)
+    return [pd.DataFrame(rows)]
+
+
+def test_claims_of_minibatch_gradients():
+    """A rank that does not rise is no whitening; the mean may still shrink."""
+    verdicts = shipped(effective_rank=ranks(plain=0.12))["verdict"]
+    assert verdicts["Minibatch gradients whiten in plain networks"] == "not reproduced"
+    assert verdicts["Minibatch gradients average out in deep plain networks"] == "reproduced"
+
+
+def random_networks(batch_growth=0.4):
+    """Tables of which units are active, of paths and of linear pieces, as theory has them."""
+    rows = synthetic.gradient_rows
+    bare, resnet = {"normalisation": "none"}, {"network": "resnet", "beta": 1.0}
+    depths = (2, 4, 8, 12)
+    doubling = {depth: 2 ** (batch_growth * depth) for depth in depths}
+    pieces = rows({2: 80.0, 4: 170.0, 8: 340.0}, quantity="pieces", **bare)
+    return {
+        "coactivation": [
+            rows({1: 0.25, 8: 0.25}, quantity="coactive"),
+            rows({1: 0.25, 8: 0.25}, quantity="coactive", **resnet),
+            rows({4: 0.35, 8: 0.4, 50: 0.48}, quantity="coactive", **bare),
+        ],
+        "path_counts": [
+            rows({8: -2.5, 50: -15.6}, -0.001, {8: -2.4, 50: -15.1}, quantity="coactive_share")
+        ],
+        "path_lengths": [
+            rows({24: 7.0}, quantity=quantity, gates="bernoulli", length=1, **bare, **resnet)
+            for quantity in ("variance", "covariance")
+        ],
+        "linear_regions": [
+            pieces.assign(neurons=64 * pieces["depth"]),
+            rows(doubling, quantity="sign_changes"),
+            rows({8: 2.8, 16: 4.4, 32: 6.3}, quantity="sign_changes", **resnet),
+        ],
+    }
+
+
+def test_claims_of_random_networks():
+    slow = shipped(**random_networks(batch_growth=0.1))["verdict"]
+    assert slow["Linear regions grow exponentially with batch norm"] == "not reproduced"
+    assert slow["Linear regions grow slowly in ResNets"] == "reproduced"
+
+
 def test_gradient_claims():
-    verdicts = shipped(gradient_covariance=gradients())
-    verdicts = verdicts[verdicts["paper"] == "Balduzzi et al. 2017"]
+    own = [synthetic.covariance_rows(0.8, mean_field=0.8, skip="plain", depth=4)]
+    own.append(synthetic.covariance_rows(0.05, ("ok", "not_resolved"), skip="plain", depth=16))
+    own.append(synthetic.covariance_rows(0.8, depth=16))
+    valid = [
+        synthetic.similarity_rows({0.001: cosine}, {0: 3.0}, skip=skip, recipe="momentum")
+        for skip, cosine in (("resnet", 0.5), ("plain", 0.1))
+    ]
+    verdicts = shipped(
+        gradient_covariance=gradients(), gradient_covariance_networks=own,
+        effective_rank=ranks(), gradient_similarity=valid, **random_networks(),
+    )  # fmt: skip
+    papers = ("Balduzzi et al. 2017", "Veit et al. 2016", "Hanin & Rolnick 2019")
+    verdicts = verdicts[verdicts["paper"].isin(papers)]
     assert verdicts.loc["Theorem 3, ReLU gates", "verdict"] == "not reproduced"
     others = verdicts.drop("Theorem 3, ReLU gates")
     assert set(others["verdict"]) == {"reproduced"}, others["verdict"]

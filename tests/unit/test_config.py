@@ -33,8 +33,9 @@ def changed(path, value):
 
 def test_default_study():
     study = resolve(DEFAULT)
-    # 4 + 4 + 1 + 2 + 2 + 3, then of width 2, classes 2, interventions 4 new ones, conv 1 + 2
-    assert len(study.networks) == 25
+    # 4 + 4 + 1 + 2 + 2 + 3, then of width 2, classes 2, interventions 4 new ones, conv 1 + 2,
+    # 2 without batch norm
+    assert len(study.networks) == 27
     assert study.networks["digits/c10/fc-resnet/d8-w128/strong_decay"] == {
         "dataset": "digits",
         "classes": 10,
@@ -115,7 +116,7 @@ def test_network_in_two_grids_has_all_seeds():
     grid = {**DEFAULT["grids"]["width"], "seeds": [12, 3]}
     study = resolve(changed("grids.again", grid))
     assert study.networks["digits/c10/fc-resnet/d8-w64/strong_decay"]["seeds"] == [3, 10, 11, 12]
-    assert len(study.networks) == 25
+    assert len(study.networks) == 27
 
 
 def test_single_values_may_stand_for_lists():
@@ -246,6 +247,7 @@ MISTAKES = [
     ("figures.claims", {"grids": ["width"]}, ["figures.claims.grids: unknown key"]),
     ("measure.inputs.cnov", 3, ["measure.inputs.cnov", "did you mean conv?"]),
     ("gradients.theorems.depth", [0], ["gradients.theorems.depth: expected an integer >= 1"]),
+    ("gradients.effective_rank.depth", [2, 5], ["depth: expected an even number from 2 on", "5"]),
     ("gradients.toys", {}, ["gradients.toys: unknown key", "did you mean toy?"]),
     ("unconstrained_jacobians.blocks", 1, ["unconstrained_jacobians.blocks", "an integer >= 2"]),
     ("unconstrained_jacobians.classes", [2, 2], ["each value once, found 2 twice"]),
@@ -268,6 +270,18 @@ def test_mistakes_are_told_in_one_line(path, value, parts):
     assert "\n" not in message
     for part in parts:
         assert part in message
+
+
+def test_images_of_the_effective_rank():
+    """They are checked where its figure is asked for, and only there."""
+    config = changed("gradients.effective_rank", {"dataset": "digit"})
+    resolve(config)
+    config["figures"]["sg5_effective_rank"] = {}
+    with pytest.raises(UserError, match="effective_rank.dataset: .*did you mean digits?"):
+        resolve(config)
+    config["gradients"]["effective_rank"] = {"classes": 11}
+    with pytest.raises(UserError, match="effective_rank.classes: expected an integer from 2 to 10"):
+        resolve(config)
 
 
 def test_missing_data_file(tmp_path):

@@ -3,12 +3,14 @@ networks, how they fail.
 """
 
 import importlib
+import itertools
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
@@ -21,7 +23,7 @@ import synthetic  # noqa: E402
 
 from resnet_mechanisms import claims, tables  # noqa: E402
 from resnet_mechanisms.errors import UserError  # noqa: E402
-from resnet_mechanisms.figures import ra_depth, style, sweeps  # noqa: E402
+from resnet_mechanisms.figures import he1_degradation, ra_depth, style, sweeps  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "workflow" / "scripts" / "figure.py"
 CLAIMS = Path(__file__).parents[2] / "workflow" / "claims.yaml"
@@ -43,6 +45,15 @@ RECIPES = {  # what figures with values of recipes on an axis are told
         "usual": {"weight_decay": 0.0005, "weight_decay_batch_norm": 0.0005},
         "off": {"weight_decay": 0.01, "weight_decay_batch_norm": 0.0},
         "only": {"weight_decay": 0.0, "weight_decay_batch_norm": 0.02},
+    },
+    "sg6_looks_linear": {
+        "fast": {"initialisation": "looks_linear", "learning_rate": 0.01},
+        "slow": {"initialisation": "looks_linear", "learning_rate": 0.001},
+        "strong_decay": {"initialisation": "kaiming", "learning_rate": 0.1},
+    },
+    "sg_momentum": {
+        "strong_decay": {"learning_rate": 0.01, "momentum": 0.9},
+        "none": {"learning_rate": 0.1, "momentum": 0.0},
     },
 }
 
@@ -69,6 +80,91 @@ def history():
         for depth, error in zip((8, 16), errors, strict=True)
     ]
     return [*rows, synthetic.history_rows(0.5, depth=24, statuses=("diverged", "ok"))]
+
+
+def linear_history():
+    """Looks-linear networks that diverge at the higher rate when they are deep, and others."""
+    linear = {"type": "fc_crelu", "skip": "plain"}
+    rows = [
+        synthetic.history_rows(0.0, recipe="fast", depth=4, **linear),
+        synthetic.history_rows(0.2, recipe="slow", depth=4, **linear),
+        synthetic.history_rows(0.0, recipe="fast", depth=50, statuses=("ok", "diverged"), **linear),
+        synthetic.history_rows(0.1, recipe="slow", depth=50, **linear),
+    ]
+    for skip in ("plain", "resnet"):
+        rows += [synthetic.history_rows(0.4, skip=skip, depth=depth) for depth in (4, 50)]
+    return [*rows, synthetic.history_rows(0.9, type="fc_no_norm", statuses=("diverged",) * 2)]
+
+
+def of_skips(rows, **network):
+    """Rows of ResNets and plain networks of 8 and 16 blocks."""
+    return [
+        rows(*values, skip=skip, depth=depth, **network)
+        for skip, depth, *values in (
+            ("resnet", 8, 0.9), ("resnet", 16, 0.8), ("plain", 8, 0.4), ("plain", 16, 0.01),
+        )
+    ]  # fmt: skip
+
+
+def joined_depth():
+    """Files of `mechanisms`: scores, histories, correlations; deep plain networks are dead."""
+    scores = []
+    for (skip, values), depth in itertools.product(
+        (("resnet", synthetic.ALIGNED), ("plain", synthetic.PLAIN)), (8, 16)
+    ):
+        status = "dead" if (skip, depth) == ("plain", 16) else "ok"
+        scores.append(synthetic.score_rows(values, (status,) * 2, skip=skip, depth=depth))
+    return scores, of_skips(synthetic.history_rows), of_skips(synthetic.covariance_rows)
+
+
+def rank_rows():
+    """effective_rank.csv: the rank grows with depth as 1 - 1/depth in plain networks, is 0.1 beta
+    in ResNets; two networks that differ by 0.1; one collapsed."""
+    rows = []
+    for beta, depth, run, kind in itertools.product(
+        (np.nan, 1.0, 0.1), (2, 10, 50), (0, 1), ("outputs", "loss")
+    ):
+        rank = 0.1 * (1 - 2 * run) / 2 + (1 - 1 / depth if np.isnan(beta) else 0.1 * beta)
+        network = "plain" if np.isnan(beta) else "resnet"
+        row = {"dataset": "digits", "classes": 10, "network": network, "beta": beta, "depth": depth}
+        row |= {"width": 8, "batch": 64, "seed": run, "gradient": kind, "gradient_norm": 1.0}
+        row |= {"effective_rank": rank / 2, "effective_rank_centred": rank, "mean_gradient": 0.2}
+        rows.append(row | {"status": "ok"})
+    return pd.DataFrame([*rows, rows[0] | {"seed": 2, "status": "collapsed"}])
+
+
+def rank_pictures(path):
+    pictures = np.tile(np.eye(6, dtype=np.float32), (2, 2, 1, 1))
+    np.savez(path, pictures=pictures, names=np.array(["plain", "resnet 0.1"]), depths=[2, 50])
+    return path
+
+
+def random_networks(folder):
+    """Inputs of the figures of random networks, measured on tiny ones."""
+    from resnet_mechanisms import activations, linear_regions, paths
+
+    settings = dict(
+        width=12, batch=6, input_dimension=8, networks=3, depth=[1, 2, 4], beta=[1.0], points=32,
+        raster_depth=[2, 4], length_depth=4, line="grid", pieces=60, seed=0,
+    )  # fmt: skip
+    table, arrays = activations.patterns(settings)
+    np.savez(folder / "patterns.npz", **arrays)
+    found = {
+        "coactivation": activations.coactivation_table(settings),
+        "patterns": table,
+        "path_counts": paths.path_counts_table(settings),
+        "path_lengths": paths.path_lengths_table(settings),
+        "regions": linear_regions.linear_regions_table(settings),
+    }
+    for name, rows in found.items():
+        tables.write(rows, folder / f"{name}.csv")
+    assert set(found["regions"]["status"]) == {"ok", "too_many"}
+    return {
+        "sg3_coactivation": [folder / "coactivation.csv"],
+        "sg4_activation_patterns": [folder / "patterns.csv", folder / "patterns.npz"],
+        "sg_paths": [folder / "path_counts.csv", folder / "path_lengths.csv"],
+        "sg_linear_regions": [folder / "regions.csv"],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +206,20 @@ def files(tmp_path_factory):
         for skip, scores in (("resnet", synthetic.ALIGNED), ("plain", synthetic.PLAIN))
         for epoch, accuracy in ((0, 0.1), (1, 0.8), (100, 1.0))
     ]
+    layers = [
+        synthetic.layer_rows(size, growth, skip=skip, depth=depth, epoch=epoch)
+        for skip, growth in (("resnet", 1.02), ("plain", 1.2))
+        for depth, size in ((8, 0.2), (16, 0.1))
+        for epoch in (0, 100)
+    ]
+    layers.append(synthetic.layer_rows(0.1, statuses=("diverged", "ok"), type="fc_no_norm"))
+    momentum = of_skips(synthetic.history_rows)
+    momentum += of_skips(synthetic.history_rows, recipe="none")
+    similar = [
+        synthetic.similarity_rows({0.01: 0.9, 0.1: 0.3}, {0: 2.3, 100: 0.1}, skip=s, depth=d)
+        for s in ("resnet", "plain")
+        for d in (8, 16)
+    ]
     return {
         **dict.fromkeys(OF_ONE_NETWORK, [resnet]),
         "ra_no_skip": [resnet, plain, dead],
@@ -127,6 +237,13 @@ def files(tmp_path_factory):
         "ra_training_dynamics": table("dynamics", dynamics),
         "ra_intervention": table("recipes", recipes),
         "he1_degradation": table("history", history()),
+        "he7_layer_responses": table("layers", layers),
+        "he_gradient_norms": table("layers", layers),
+        "mechanisms": [table(f"joined{k}", rows)[0] for k, rows in enumerate(joined_depth())],
+        "sg6_looks_linear": table("linear", linear_history()),
+        "sg_momentum": table("momentum", momentum) + table("similarity", similar),
+        **random_networks(folder),
+        "sg5_effective_rank": table("rank", [rank_rows()]) + [rank_pictures(folder / "rank.npz")],
         "claims": table("claims", [verdicts]),
         "dead": [dead],
     }
@@ -179,6 +296,16 @@ def words(fig):
         "ra_intervention",
         "neural_collapse",
         "he1_degradation",
+        "sg3_coactivation",
+        "sg4_activation_patterns",
+        "sg_paths",
+        "sg_linear_regions",
+        "sg5_effective_rank",
+        "he7_layer_responses",
+        "he_gradient_norms",
+        "mechanisms",
+        "sg6_looks_linear",
+        "sg_momentum",
         "claims",
     ],
 )
@@ -335,6 +462,77 @@ def test_degradation_ends_at_the_last_epoch(files):
     assert has_line(panels[0], np.column_stack([np.array([8, 16, 24]) * 1.05, [0, 60, 50]]))
     assert any(line.get_marker() == "x" for line in panels[0].get_lines())
     assert has_line(fig.axes[1], [[1, 90], [50, 90 * 50 / 99], [100, 0]])
+
+
+def test_pieces_that_are_too_many_are_marked(files):
+    fig = draw("sg_linear_regions", files["sg_linear_regions"])
+    assert any(line.get_marker() == "x" for line in fig.axes[0].get_lines())
+    assert "too many to count" in words(fig)
+    table = tables.read(files["sg_linear_regions"])
+    neurons = table.drop_duplicates("depth")[["depth", "neurons"]]
+    assert has_line(fig.axes[0], neurons)
+
+
+def test_shares_of_path_lengths_are_shown_with_theory(files):
+    fig = draw("sg_paths", files["sg_paths"])
+    lengths = tables.read(files["sg_paths"][1:])
+    rows = lengths[
+        (lengths["gates"] == "relu") & (lengths["normalisation"] == "none")
+        & (lengths["quantity"] == "variance")
+    ]  # fmt: skip
+    theory = rows["mean_field"] / rows["mean_field"].sum()
+    assert has_line(fig.axes[2], np.column_stack([rows["length"], theory]))
+
+
+def test_sizes_of_twins_are_compared(files):
+    assert "as many, and as many multiplications, with skips as without" in words(
+        draw("he1_degradation", files["he1_degradation"])
+    ).replace("\n", " ")
+    rows = tables.read(files["he1_degradation"])
+    rows.loc[(rows["skip"] == "plain") & (rows["depth"] == 8), "parameters"] += 1
+    text = he1_degradation.sizes(rows)
+    assert "some differ" in text and text.endswith("2 L + 2: 18, 34, 50")
+
+
+def test_the_best_rate_is_chosen_and_divergence_is_the_worst(files):
+    fig = draw("sg6_looks_linear", files["sg6_looks_linear"])
+    shift = 1.04**-1  # the first of four families
+    line = np.column_stack([np.array([10, 102]) * shift, [1.0, 0.9]])
+    assert has_line(fig.axes[0], line)
+    rates = np.column_stack([np.array([10, 102]) * shift, [0.01, 0.001]])
+    assert has_line(fig.axes[2], rates)
+    assert any(line.get_marker() == "x" for line in fig.axes[0].get_lines())
+
+
+def test_mechanisms_shows_errors_and_gradients_of_dead_networks_too(files):
+    fig = draw("mechanisms", files["mechanisms"])
+    depths = np.array([8, 16])
+    for panel, resnet, plain in ((2, (0.9, 0.8), (0.4, 0.01)), (3, (90, 80), (40, 1))):
+        assert has_line(fig.axes[panel], np.column_stack([depths / 1.05, resnet]))
+        assert has_line(fig.axes[panel], np.column_stack([depths * 1.05, plain]))
+    assert any(line.get_marker() == "x" for line in fig.axes[0].get_lines())
+
+
+def test_responses_are_of_the_last_epoch_and_gradients_named_by_ratio(files):
+    fig = draw("he7_layer_responses", files["he7_layer_responses"])
+    place = (np.arange(16) + 0.5) / 16
+    assert has_line(fig.axes[0], np.column_stack([place, np.full(16, 0.2)]))
+    text = words(draw("he_gradient_norms", files["he_gradient_norms"]))
+    assert f"{1.2**15:.0f}" in text and f"{1.2**31:.0f}" in text and f"{1.02**15:.2g}" in text
+
+
+def test_ranks_carry_means_and_errors(files):
+    fig = draw("sg5_effective_rank", files["sg5_effective_rank"])
+    rank = fig.axes[5]  # after four pictures and their colour bar
+    assert rank.get_title(loc="left").endswith("rank, outputs")
+    assert has_line(rank, [[2, 0.5], [10, 0.9], [50, 0.98]])
+    assert has_line(rank, [[2, 0.1], [10, 0.1], [50, 0.1]])
+    assert has_line(rank, [[2, 0.25], [10, 0.45], [50, 0.49]])  # not centred
+    # Two networks 0.1 apart: the standard error is 0.1 / 2.
+    ends = np.concatenate([c.get_segments() for c in rank.collections])
+    np.testing.assert_allclose(ends[:, 1, 1] - ends[:, 0, 1], 4 * 0.05)
+    white = [line.get_ydata()[0] for line in fig.axes[7].get_lines()]
+    assert 1 / 8 in white
 
 
 def test_claims_are_coloured_by_verdict(files):

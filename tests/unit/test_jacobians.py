@@ -67,7 +67,7 @@ def generic(block, h):
 
 @pytest.mark.parametrize("skip", ["resnet", "plain"])
 @pytest.mark.parametrize("kind, depth, width", [
-    ("fc", 3, 12), ("conv", 2, 3), ("conv_down", 4, 4), ("cifar", 6, 2),
+    ("fc", 3, 12), ("conv", 2, 3), ("conv_down", 4, 4), ("cifar", 6, 4),
     ("fc_pre", 3, 12), ("conv_pre", 2, 5), ("conv_down_pre", 4, 4),
 ])  # fmt: skip
 def test_every_network_type_against_autograd(kind, depth, width, skip):

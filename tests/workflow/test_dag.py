@@ -19,6 +19,9 @@ TABLE_FILES = {
         "degradation",
         "gradient_covariance",
         "unconstrained_jacobians",
+        "gradient_covariance_networks",
+        "layer_responses",
+        "gradient_similarity",
         "claims",
     )
 }
@@ -41,13 +44,25 @@ def trained(paths=STUDY.networks):
     }
 
 
-def measured(paths=STUDY.networks):
+def followed():
+    """Gradients of the networks that figures of them show."""
+    figures = ("he7_layer_responses", "he_gradient_norms", "mechanisms")
+    paths = dict.fromkeys(path for name in figures for path in STUDY.figures[name])
+    names = ("covariance.csv", "layers.csv", "similarity.csv")
+    files = {f"results/gradients/{path}/{name}" for path in paths for name in names}
+    return paths, files
+
+
+MEASURED = [path for path in STUDY.networks if STUDY.measured(path)]
+
+
+def measured(paths=MEASURED):
     names = ("spectra.nc", "residual_alignment.csv", "spectra_per_block.csv")
     return {f"results/spectra/{path}/{name}" for path in paths for name in names}
 
 
 EVERYTHING = FIGURE_FILES | TABLE_FILES | DATA_FILES | GRADIENT_FILES | THEORY_FILES
-EVERYTHING |= trained() | measured()
+EVERYTHING |= trained() | measured() | followed()[1]
 
 
 def test_default_study(untouched):
@@ -59,8 +74,12 @@ def test_default_study(untouched):
     [
         ("data", DATA_FILES),
         ("networks", DATA_FILES | trained()),
-        ("spectra", DATA_FILES | trained() | measured()),
+        ("spectra", DATA_FILES | trained(MEASURED) | measured()),
         ("gradients", GRADIENT_FILES),
+        (
+            "network_gradients",
+            {"results/data/digits-c10.npz"} | trained(followed()[0]) | followed()[1],
+        ),
         ("theory", THEORY_FILES),
         ("tables", EVERYTHING - FIGURE_FILES - {f for f in GRADIENT_FILES if "covar" not in f}),
         ("figures", EVERYTHING),

@@ -94,17 +94,37 @@ def halvings(rows, column, against):
     """How often column halves per unit of `against`: minus the slope of log2 column, weighted by
     standard errors.
     """
+    return _weighted_fall(rows, column, against, lambda x: x * np.log(2))
+
+
+def exponent(rows, column, against):
+    """p of column ~ against^-p: minus the slope of the logarithms, weighted by standard errors."""
+    return _weighted_fall(rows, column, against, np.log)
+
+
+def _weighted_fall(rows, column, against, scale):
+    """Minus the slope of log column against scale(against), and its standard error."""
 
     def rate(group):
         if group[against].nunique() < 3 or (group[column] <= 0).any():
             return None
-        x, y = group[against].to_numpy(float), np.log2(group[column].to_numpy(float))
-        weight = (np.log(2) * group[column] / group["standard_error"]).to_numpy(float) ** 2
+        x, y = scale(group[against].to_numpy(float)), np.log(group[column].to_numpy(float))
+        weight = (group[column] / group["standard_error"]).to_numpy(float) ** 2
         centred = x - np.average(x, weights=weight)
         spread = (weight * centred**2).sum()
         return -(weight * centred * y).sum() / spread, spread**-0.5
 
     return _grouped(rows, against, rate)
+
+
+def first_over_last(rows, column, against):
+    """column where `against` is lowest over where it is highest, for each network."""
+
+    def ratio_of_ends(group):
+        ordered = group.sort_values(against)[column]
+        return (ordered.iloc[0] / ordered.iloc[-1], np.nan) if len(group) > 1 else None
+
+    return _grouped(rows, against, ratio_of_ends)
 
 
 def _per_group(rows, against, fit, column):
@@ -148,4 +168,11 @@ FUNCTIONS = {
         "{column} at {against} {end} minus at {start}",
     ),
     "halvings": (halvings, ("column", "against"), (), "halvings of {column} per {against}"),
+    "exponent": (exponent, ("column", "against"), (), "p of {column} ~ {against}^-p"),
+    "first_over_last": (
+        first_over_last,
+        ("column", "against"),
+        (),
+        "{column} at the first {against} over the last",
+    ),
 }

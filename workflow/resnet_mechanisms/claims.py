@@ -27,7 +27,9 @@ from .tables import KEYS
 
 TABLES = (
     "residual_alignment", "spectra_per_block", "degradation", "gradient_covariance",
-    "unconstrained_jacobians",
+    "unconstrained_jacobians", "gradient_covariance_networks", "layer_responses",
+    "gradient_similarity", "effective_rank", "coactivation", "path_counts", "path_lengths",
+    "linear_regions",
 )  # fmt: skip
 COLUMNS = [
     "claim", "paper", "statement", "statistic", "value", "low", "high", "threshold", "origin",
@@ -213,8 +215,12 @@ def _check_column(name, column, table):
 def measure(name, rows, statistic):
     """(values of a statistic: seed, value, error; how many of `rows` have no value)."""
     columns = _columns(statistic)
+    # Between two kinds of network, a difference is against a column of names.
+    named = isinstance(statistic, dict) and isinstance(statistic.get("start"), str)
     for column in columns:
         _check_column(name, column, rows)
+        if named and column == statistic["against"]:
+            continue
         if not pd.api.types.is_numeric_dtype(rows[column]) and rows[column].notna().any():
             raise UserError(f"{name}: column '{column}' holds no numbers")
     if "measured" in rows:
@@ -222,7 +228,7 @@ def measure(name, rows, statistic):
     elif set(columns) <= OUTCOMES | set(KEYS):
         counted = rows[rows["status"].isin(OUTCOME_STATUSES)]
     else:
-        counted = rows[rows["status"].isin(DEFINED)]
+        counted = rows[rows["status"].isin((*DEFINED, "not_resolved"))]
     if isinstance(statistic, str):
         values = column_value(counted.dropna(subset=[statistic]), statistic)
     elif statistic["function"] == "passes":

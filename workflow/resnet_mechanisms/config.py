@@ -45,7 +45,17 @@ FIGURES = {
     "ra_intervention": "grids",
     "neural_collapse": "grids",
     "he1_degradation": "grids",
+    "he7_layer_responses": "grids",
+    "he_gradient_norms": "grids",
+    "mechanisms": "grids",
+    "sg6_looks_linear": "grids",
+    "sg_momentum": "grids",
+    "sg5_effective_rank": None,
     "sg_theorems": None,
+    "sg3_coactivation": None,
+    "sg4_activation_patterns": None,
+    "sg_paths": None,
+    "sg_linear_regions": None,
     "sg1_gradients": None,
     "sg2_autocorrelation": None,
     "unconstrained_jacobians": None,
@@ -148,6 +158,12 @@ def _boolean(value, path):
     return value
 
 
+def _even(value, path):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 2 or value % 2:
+        _fail(path, value, "an even number from 2 on (two convolutions a module)")
+    return value
+
+
 def _text(value, path):
     if not isinstance(value, str) or not value:
         _fail(path, value, "a text")
@@ -231,7 +247,9 @@ def _public_keys(name):
 
 DATASET = {
     "digits": _data_keys({}, **DIGITS),
-    "npz": _data_keys({"path": (_text, REQUIRED), "scale": (_positive, 255.0)}),
+    "npz": _data_keys(
+        {"path": (_text, REQUIRED), "scale": (_positive, 255.0), "size": (_integer(1), None)}
+    ),
     "folder": _data_keys(
         {"path": (_text, REQUIRED), "size": (_integer(1), REQUIRED), "channels": (_channels, 3)}
     ),
@@ -289,6 +307,53 @@ GRADIENTS = {
         "networks": (_integer(2), 80),
         "depth": (_list(_integer(1)), [1, 2, 4, 8, 16, 24, 32, 50]),
         "beta": (_list(_positive), [1.0, 0.3, 0.1]),
+        "seed": (SEED, 0),
+    },
+    "networks": {
+        "inputs": (_integer(2), 64),
+        "batch": (_integer(2), 250),
+        "seed": (SEED, 0),
+    },
+    "effective_rank": {
+        "dataset": (_name, "digits"),
+        "classes": (_integer(2), 10),
+        "width": (_integer(1), 32),
+        "batch": (_integer(2), 256),
+        "networks": (_integer(2), 20),
+        "depth": (_list(_even), [2, 4, 10, 24, 50]),
+        "beta": (_list(_positive), [1.0, 0.3, 0.1]),
+        "seed": (SEED, 0),
+    },
+    "activations": {
+        "width": (_integer(1), 100),
+        "batch": (_integer(2), 64),
+        "input_dimension": (_integer(1), 128),
+        "networks": (_integer(2), 100),
+        "depth": (_list(_integer(1)), [1, 2, 4, 8, 16, 24, 32, 50]),
+        "beta": (_list(_positive), [1.0]),
+        "points": (_integer(2), 256),
+        "raster_depth": (_list(_integer(1)), [2, 10, 50]),
+        "seed": (SEED, 0),
+    },
+    "paths": {
+        "width": (_integer(1), 128),
+        "batch": (_integer(2), 16),
+        "input_dimension": (_integer(1), 128),
+        "networks": (_integer(2), 24),
+        "depth": (_list(_integer(1)), [1, 2, 4, 8, 16, 24, 32, 50]),
+        "beta": (_list(_positive), [1.0]),
+        "length_depth": (_integer(1), 24),
+        "seed": (SEED, 0),
+    },
+    "linear_regions": {
+        "width": (_integer(1), 64),
+        "points": (_integer(2), 256),
+        "networks": (_integer(2), 8),
+        "depth": (_list(_integer(1)), [1, 2, 4, 8, 12, 16, 24, 32]),
+        "beta": (_list(_positive), [1.0, 0.1]),
+        "line": (_choice("grid", "inputs"), "grid"),
+        "input_dimension": (_integer(1), 128),
+        "pieces": (_integer(1), 10_000),
         "seed": (SEED, 0),
     },
     "toy": {
@@ -444,6 +509,17 @@ def _resolve_recipe(name, given):
     return recipe
 
 
+def _check_data(settings, path, datasets):
+    """The data set that `settings` name must be one of the study, with as many classes."""
+    name = settings["dataset"]
+    if name not in datasets:
+        _fail(
+            f"{path}.dataset", name, "the name of a dataset in datasets", _nearest(name, datasets)
+        )
+    names = data_sources.class_names(datasets[name])
+    _check_classes(settings["classes"], path, name, datasets[name], names)
+
+
 def _check_network(network, path, datasets, recipes):
     """What the parts of a network must satisfy together."""
     for key, known in (("dataset", datasets), ("recipe", recipes)):
@@ -466,9 +542,8 @@ def _check_network(network, path, datasets, recipes):
     if recipe["initialisation"] == "looks_linear" and not network_types.crelu(kind):
         expected = f"fc_crelu, as recipe {network['recipe']} has initialisation looks_linear"
         _fail(f"{path}.type", kind, expected)
-    if recipe["path_energy"] or recipe["step_alignment"]:
-        if network_types.crelu(kind):
-            _fail(f"{path}.recipe", network["recipe"], f"one without a penalty for {kind}")
+    if (recipe["path_energy"] or recipe["step_alignment"]) and network_types.crelu(kind):
+        _fail(f"{path}.recipe", network["recipe"], f"one without a penalty for {kind}")
     if network["skip"] == "plain" and recipes[network["recipe"]]["stochastic_depth"]:
         expected = f"resnet, as stochastic depth (recipe {network['recipe']}) needs a skip"
         _fail(f"{path}.skip", "plain", expected)
@@ -572,6 +647,8 @@ def resolve(config, check_files=True):
                     kind = network_types.base(study.networks[network]["type"])
                     expected = f"networks whose Jacobians are measured (measure.inputs.{kind} > 0"
                     _fail(f"figures.{name}", network, f"{expected}, types with batch norm)")
+    if "sg5_effective_rank" in study.figures:
+        _check_data(study.gradients["effective_rank"], "gradients.effective_rank", datasets)
     if check_files:
         _check_files(study)
     return study
@@ -605,7 +682,10 @@ def check_file(path):
 
 
 def _check_files(study):
-    for name in {network["dataset"]: None for network in study.networks.values()}:
+    used = {network["dataset"]: None for network in study.networks.values()}
+    if "sg5_effective_rank" in study.figures:
+        used[study.gradients["effective_rank"]["dataset"]] = None
+    for name in used:
         path, dataset = f"datasets.{name}", study.datasets[name]
         file = study.data_file(name)
         if file is not None and not Path(file).is_file():

@@ -40,7 +40,8 @@ def read(entry, data_root):
     if entry["source"] == "digits":
         return digits()
     if entry["source"] == "npz":
-        return own_file(Path(data_root) / entry["path"], entry.get("scale") or 255)
+        path = Path(data_root) / entry["path"]
+        return own_file(path, entry.get("scale") or 255, entry.get("size"))
     if entry["source"] == "folder":
         return image_folder(entry, data_root)
     return public(entry, data_root)
@@ -61,9 +62,9 @@ def digits():
     }  # fmt: skip
 
 
-def own_file(path, scale):
-    """The arrays of a user's `.npz`; raises UserError where one is missing or of another kind than
-    documented."""
+def own_file(path, scale, size=None):
+    """The arrays of a user's `.npz`, images resized to size x size where it is given; raises
+    UserError where one is missing or of another kind than documented."""
     path = Path(path)
     if not path.is_file():
         raise UserError(
@@ -87,7 +88,14 @@ def own_file(path, scale):
         )
     if "classes" not in arrays:
         arrays["classes"] = np.arange(arrays["y_train"].max(initial=0) + 1)
-    return checked(arrays | {"scale": float(scale)}, f"data file {path}")
+    arrays = checked(arrays | {"scale": float(scale)}, f"data file {path}")
+    channels = arrays["x_train"].shape[3]
+    if size is not None and channels not in (1, 3):
+        raise UserError(f"data file {path}: {channels} channels; size is for images of 1 or 3")
+    if size is not None:
+        for split in ("train", "test"):
+            arrays[f"x_{split}"] = all_resized(arrays[f"x_{split}"], size)
+    return arrays
 
 
 def checked(arrays, where):
@@ -171,6 +179,16 @@ def resized(image, size):
     return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
 
 
+def all_resized(x, size):
+    """uint8 N x size x size (x 3) or (x 1), each image `resized`."""
+    from PIL import Image
+
+    images = x[..., 0] if x.shape[-1] == 1 else x
+    return np.stack([resized(Image.fromarray(image), size) for image in images]).reshape(
+        len(x), size, size, *x.shape[3:]
+    )
+
+
 # --- Public data sets.
 
 
@@ -223,7 +241,6 @@ def unpack(source, files, folder):
 
 
 def read_torchvision(entry, source, folder):
-    from PIL import Image
     from torchvision import datasets as torchvision_datasets
 
     arrays = {"classes": np.array(class_names(entry)), "scale": 255.0}
@@ -239,7 +256,7 @@ def read_torchvision(entry, source, folder):
         else:
             y = data.targets
         if entry.get("size"):
-            x = np.stack([resized(Image.fromarray(image), entry["size"]) for image in x])
+            x = all_resized(x, entry["size"])
         arrays[f"x_{split}"], arrays[f"y_{split}"] = np.ascontiguousarray(x), np.asarray(y)
     return arrays
 

@@ -70,10 +70,10 @@ class Moments:
 
 
 def _relu_gate(variant: Variant, step: int, state):
-    """Normalise (x, dx) of shape (K, 2, M, N) over the M inputs; the gates x > 0."""
+    """Normalise (x, derivatives) of shape (K, S, M, N) over the M inputs; the gates x > 0."""
     if variant.normalisation != "none":
         x = state[:, 0] - state[:, 0].mean(1, keepdim=True)
-        state = torch.stack([x, state[:, 1]], 1)
+        state = torch.cat([x[:, None], state[:, 1:]], 1)
     if variant.normalisation == "batch":
         deviation = x.square().mean(1, keepdim=True).sqrt().clamp_min(1e-20)
         state = state / deviation[:, None]
@@ -96,12 +96,14 @@ def _coin_gate(generators: list[torch.Generator]) -> Callable:
     return gate
 
 
-def propagate(state, variants: list[Variant], gate: Callable, generators) -> Iterator[tuple]:
+def propagate(
+    state, variants: list[Variant], gate: Callable, generators, read=-1
+) -> Iterator[tuple]:
     """Carry `state` (K networks, S, M inputs, N neurons) through every variant, weights shared.
 
-    S is (activation, derivative), or the derivative alone. After each step in a variant's depths,
-    yields (variant, step, derivative read by a last layer (K, M, N), gates (K, M, N)). The weights
-    of network k come from generators[k].
+    S is (activation, derivatives), or derivatives alone. After each step in a variant's depths,
+    yields (variant, step, state[:, read] as read by a last layer, by default the last derivative
+    (K, M, N), gates (K, M, N)). The weights of network k come from generators[k].
     """
     width = state.shape[-1]
     states = dict.fromkeys(variants, state)
@@ -121,8 +123,8 @@ def propagate(state, variants: list[Variant], gate: Callable, generators) -> Ite
             if step in variant.depths:
                 # A plain network ends with its gates: the last matrix is averaged over, which gives
                 # the factor 2.
-                read = new[:, -1] if variant.skip else 2**0.5 * gated[:, i, -1]
-                yield variant, step, read, gates[variant]
+                out = new[:, read] if variant.skip else 2**0.5 * gated[:, i, read]
+                yield variant, step, out, gates[variant]
 
 
 def _generators(seed: int, stream: int, networks) -> list[torch.Generator]:

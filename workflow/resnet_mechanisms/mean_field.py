@@ -61,6 +61,23 @@ def theorem(network: str, normalisation: str, depth: int, beta: float = 1.0):
     raise ValueError(f"no theorem for network {network!r} with normalisation {normalisation!r}")
 
 
+def theorem_by_length(normalisation: str, depth: int, beta: float = 1.0):
+    """`theorem` for a residual network by path length: (variance, covariance), each (depth + 1,).
+
+    Without normalisation C(L, k) beta^2k and C(L, k) (beta^2/2)^k: of the C(L, k) choices of k
+    branches each passes on beta^2k, and two inputs share the gates of k branches with probability
+    2^-k. With "batch" a branch counts beta^2 / v_l. Raises ValueError as `theorem`.
+    """
+    _check(depth, normalisation)
+    if normalisation == "centred":
+        raise ValueError("no theorem for network 'resnet' with normalisation 'centred'")
+    share = beta * beta
+    gain = np.full(depth, share)
+    if normalisation == "batch":
+        gain = share / (1 + share * np.arange(depth))
+    return elementary_symmetric(gain), elementary_symmetric(gain / 2)
+
+
 def hidden_covariance(
     covariance, depth: int, normalisation="none", skip=0.0, branch=1.0, exact_batch_std=True
 ) -> Iterator[np.ndarray]:
@@ -72,14 +89,50 @@ def hidden_covariance(
     2/M for spread-out inputs); otherwise they are all equal to their mean. Raises ValueError for an
     unknown normalisation or depth < 1.
     """
-    _check(depth, normalisation)
-    a = np.asarray(covariance, dtype=np.float64)
-    gradient = np.ones_like(a)
-    for _ in range(depth):
-        forward, backward = _gate(a, normalisation, exact_batch_std)
-        a = skip**2 * a + branch**2 * forward
+    steps = _steps(covariance, depth, normalisation, skip, branch, exact_batch_std)
+    gradient = 1.0
+    for _, backward in steps:
         gradient = gradient * (skip**2 + branch**2 * backward)
         yield gradient
+
+
+def gate_correlation(
+    covariance, depth: int, normalisation="none", skip=0.0, branch=1.0, exact_batch_std=True
+) -> Iterator[np.ndarray]:
+    """Correlation c between inputs of what the gates of step 1, 2, ..., depth see.
+
+    Arguments and errors as of `hidden_covariance`. A gate is open at both of two inputs with
+    probability kappa0(c)/2 and differs between them with probability arccos(c)/pi: a batch
+    deviation, being positive, does not change signs.
+    """
+    for a, _ in _steps(covariance, depth, normalisation, skip, branch, exact_batch_std):
+        a = a if normalisation == "none" else _centre(a)
+        deviation = np.sqrt(_variances(a))
+        yield a / (deviation[..., :, None] * deviation[..., None, :])
+
+
+def path_length_covariance(
+    covariance, depth: int, normalisation="none", branch=1.0, exact_batch_std=True
+) -> np.ndarray:
+    """`hidden_covariance` of a residual network (skip 1) by path length: (depth + 1, ..., M, M).
+
+    Entry k is the covariance of what passes through exactly k of the `depth` branches; paths of
+    different lengths are uncorrelated, so the entries add up to `hidden_covariance`. It is the
+    coefficient of t^k in prod_l (1 + t branch^2 G_l), G_l what the gates of step l let through.
+    """
+    steps = _steps(covariance, depth, normalisation, 1.0, branch, exact_batch_std)
+    return elementary_symmetric([branch**2 * backward for _, backward in steps])
+
+
+def elementary_symmetric(factors) -> np.ndarray:
+    """Coefficients of t^0, ..., t^L in prod_l (1 + t factor_l) for L numbers or arrays:
+    (L + 1, *shape of a factor), float64."""
+    factors = np.asarray(factors, dtype=np.float64)
+    found = np.zeros((len(factors) + 1, *factors.shape[1:]))
+    found[0] = 1
+    for factor in factors:
+        found[1:] += factor * found[:-1]
+    return found
 
 
 def derivative_kernel(
@@ -93,6 +146,35 @@ def derivative_kernel(
     points on a line, is treated with each neuron's own batch variance. Yields (M, M). Raises
     ValueError for an unknown normalisation or depth < 1.
     """
+    for _, stepped in _line_steps(points, depth, normalisation, skip, branch, bias_variance):
+        yield stepped[2]
+
+
+def sign_changes(
+    points, depth: int, normalisation="none", skip=0.0, branch=1.0, bias_variance=1.0
+) -> Iterator[float]:
+    """Expected sign changes between points[0] and points[-1] of what a neuron's gate of step 1, 2,
+    ..., depth sees: the kinks that one neuron adds to the function of a scalar input.
+
+    Arguments and errors as of `derivative_kernel`; `points` are both the batch and the nodes of the
+    integral, over x, of Rice's rate (1/pi) sqrt(D/A - (B/A)^2) with A = E[z^2], B = E[z dz/dx], D =
+    E[(dz/dx)^2]. Batch deviations do not change signs. Between two points signs change at least as
+    often as they differ, with probability arccos(c)/pi, which counts where the rate is a delta
+    function: the first layer less its mean, v (x - mean), changes sign at the mean whatever v.
+    """
+    x = np.asarray(points, dtype=np.float64)
+    for (a, b, d), _ in _line_steps(points, depth, normalisation, skip, branch, bias_variance):
+        if normalisation != "none":
+            a, b = _centre(a), _centre_columns(b)
+        q = _variances(a)
+        rate = np.sqrt(np.maximum(np.diagonal(d) / q - (np.diagonal(b) / q) ** 2, 0)) / np.pi
+        neighbours = np.diagonal(a, 1) / np.sqrt(q[1:] * q[:-1])
+        differ = np.arccos(np.clip(neighbours, -1, 1)) / np.pi
+        yield float(np.maximum((rate[1:] + rate[:-1]) / 2 * np.diff(x), differ).sum())
+
+
+def _line_steps(points, depth, normalisation, skip, branch, bias_variance):
+    """((A, B, D) before, the same after) each step of the network of `derivative_kernel`."""
     _check(depth, normalisation)
     x = np.asarray(points, dtype=np.float64)
     a = np.outer(x, x) + bias_variance
@@ -105,10 +187,11 @@ def derivative_kernel(
             stepped = _derivative_gate(_centre(a), _centre_columns(b), d)
         else:
             stepped = _derivative_gate(a, b, d)
+        before = a, b, d
         a, b, d = (
             skip**2 * old + branch**2 * 2 * new for old, new in zip((a, b, d), stepped, strict=True)
         )
-        yield d
+        yield before, (a, b, d)
 
 
 def kernel_autocorrelation(kernel, lags: int) -> np.ndarray:
@@ -127,6 +210,16 @@ def _check(depth, normalisation):
         raise ValueError(f"depth must be at least 1, not {depth}")
     if normalisation not in NORMALISATIONS:
         raise ValueError(f"normalisation {normalisation!r}: expected one of {NORMALISATIONS}")
+
+
+def _steps(covariance, depth, normalisation, skip, branch, exact_batch_std):
+    """(pre-activations' covariance before, 2 E[gate gate' / s^2] in) each step."""
+    _check(depth, normalisation)
+    a = np.asarray(covariance, dtype=np.float64)
+    for _ in range(depth):
+        forward, backward = _gate(a, normalisation, exact_batch_std)
+        yield a, backward
+        a = skip**2 * a + branch**2 * forward
 
 
 def _centre(a):

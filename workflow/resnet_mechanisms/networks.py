@@ -127,8 +127,8 @@ class Network(nn.Module):
     linear schedule p_l = p_L l/L.
 
     Initialised from torch's global generator: Kaiming-normal (He et al. 2015), by the fan-out, or
-    without batch norm by the fan-in; batch norm at 1 and 0. `initialisation` "looks_linear" is
-    `look_linear`, for `fc_crelu`.
+    for `cifar` and without batch norm by the fan-in; batch norm at 1 and 0. `initialisation`
+    "looks_linear" is `look_linear`, for `fc_crelu`.
     """
 
     def __init__(self, network, shape, classes, stochastic_depth=0.0, initialisation="kaiming"):
@@ -177,8 +177,9 @@ class Network(nn.Module):
             if pool > 1:
                 self.pool = nn.AvgPool2d(pool)
         self.classifier = nn.Linear(features, classes)
-        # Without batch norm the fan-in keeps the size of the states where layers change theirs.
-        mode = "fan_out" if self.batch_norm else "fan_in"
+        # By the fan-in as He et al. have it, which without batch norm keeps the size of the states
+        # where layers change theirs; by the fan-out as Li & Papyan have it.
+        mode = "fan_out" if self.batch_norm and base != "cifar" else "fan_in"
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")

@@ -59,6 +59,9 @@ def one_of(names):
 NETWORKS = list(STUDY.networks)
 MEASURED = [network for network in NETWORKS if STUDY.measured(network)]
 DATA = list(dict.fromkeys(data_name(network) for network in STUDY.networks.values()))
+OF_RANK = STUDY.gradients["effective_rank"]
+if "sg5_effective_rank" in STUDY.figures and data_name(OF_RANK) not in DATA:
+    DATA.append(data_name(OF_RANK))
 
 
 wildcard_constraints:

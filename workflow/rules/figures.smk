@@ -6,18 +6,34 @@ PAPERS = {
     "unconstrained": "Residual Alignment (Li & Papyan 2023)",
     "sg": "Shattered gradients (Balduzzi et al. 2017)",
     "he": "Degradation (He et al. 2016)",
+    "mechanisms": "All three papers",
     "claims": "Claims",
 }
 OF_ONE_NETWORK = [name for name, shows in FIGURES.items() if shows == "network"]
 # Other figures are drawn from files of the networks they show, or from files of the study.
 SCORES = "results/spectra/{network}/residual_alignment.csv"
+HISTORY = "results/networks/{network}/history.csv"
+LAYERS = "results/gradients/{network}/layers.csv"
 FIGURE_INPUTS = {
     **dict.fromkeys(FIGURES, SCORES),
     **dict.fromkeys([*OF_ONE_NETWORK, "ra_no_skip"], "results/spectra/{network}/spectra.nc"),
     "ra_stochastic_depth": [SCORES, "results/spectra/{network}/spectra_per_block.csv"],
-    "he1_degradation": "results/networks/{network}/history.csv",
+    "he1_degradation": HISTORY,
+    "he7_layer_responses": LAYERS,
+    "he_gradient_norms": LAYERS,
+    "mechanisms": [SCORES, HISTORY, "results/gradients/{network}/covariance.csv"],
+    "sg6_looks_linear": HISTORY,
+    "sg_momentum": [HISTORY, "results/gradients/{network}/similarity.csv"],
+    "sg5_effective_rank": list(rules.effective_rank.output),
     "sg_theorems": "results/gradients/gradient_covariance.csv",
     "sg1_gradients": "results/gradients/toy_gradients.npz",
+    "sg3_coactivation": "results/gradients/coactivation.csv",
+    "sg4_activation_patterns": [
+        "results/gradients/activation_patterns.csv",
+        "results/gradients/activation_patterns.npz",
+    ],
+    "sg_paths": ["results/gradients/path_counts.csv", "results/gradients/path_lengths.csv"],
+    "sg_linear_regions": "results/gradients/linear_regions.csv",
     "sg2_autocorrelation": "results/gradients/autocorrelation.csv",
     "unconstrained_jacobians": list(rules.unconstrained_model.output),
     "claims": "results/tables/claims.csv",
@@ -26,6 +42,8 @@ FIGURE_INPUTS = {
 RECIPE_KEYS = {
     "ra_stochastic_depth": ("stochastic_depth", "stochastic_depth_per"),
     "ra_weight_decay": ("weight_decay", "weight_decay_batch_norm"),
+    "sg6_looks_linear": ("initialisation", "learning_rate"),
+    "sg_momentum": ("learning_rate", "momentum"),
 }
 
 

@@ -57,7 +57,94 @@ rule gradient_toy:
         " --autocorrelation {output.autocorrelation:q} 2> {log:q}"
 
 
+rule gradient_activations:
+    input:
+        script=command("gradients.py"),
+        sources=sources("gradients.py", "activations"),
+    output:
+        coactivation="results/gradients/coactivation.csv",
+        patterns="results/gradients/activation_patterns.csv",
+        rasters="results/gradients/activation_patterns.npz",
+    log:
+        "results/logs/gradients/activations.log",
+    benchmark:
+        "results/benchmarks/gradients/activations.tsv"
+    priority: 100000  # few and long: first
+    conda:
+        "../../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=megabytes(2000),
+        runtime=60,
+        device=STUDY.device,
+    params:
+        settings=to_json(STUDY.gradients["activations"]),
+    message:
+        "Measuring which rectifiers are active"
+    shell:
+        "python {input.script:q} activations --settings {params.settings:q} --threads {threads}"
+        " --device {resources.device} --coactivation {output.coactivation:q} --patterns {output.patterns:q} --rasters {output.rasters:q} 2> {log:q}"
+
+
+rule gradient_paths:
+    input:
+        script=command("gradients.py"),
+        sources=sources("gradients.py", "paths"),
+    output:
+        counts="results/gradients/path_counts.csv",
+        lengths="results/gradients/path_lengths.csv",
+    log:
+        "results/logs/gradients/paths.log",
+    benchmark:
+        "results/benchmarks/gradients/paths.tsv"
+    priority: 100000  # few and long: first
+    conda:
+        "../../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=megabytes(2000),
+        runtime=60,
+        device=STUDY.device,
+    params:
+        settings=to_json(STUDY.gradients["paths"]),
+    message:
+        "Counting paths"
+    shell:
+        "python {input.script:q} paths --settings {params.settings:q} --threads {threads}"
+        " --device {resources.device} --counts {output.counts:q} --lengths {output.lengths:q} 2> {log:q}"
+
+
+rule gradient_linear_regions:
+    input:
+        script=command("gradients.py"),
+        sources=sources("gradients.py", "linear_regions"),
+    output:
+        table="results/gradients/linear_regions.csv",
+    log:
+        "results/logs/gradients/linear_regions.log",
+    benchmark:
+        "results/benchmarks/gradients/linear_regions.tsv"
+    priority: 100000  # few and long: first
+    conda:
+        "../../envs/measure.yaml"
+    threads: 1
+    resources:
+        mem_mb=megabytes(2000),
+        runtime=60,
+        device=STUDY.device,
+    params:
+        settings=to_json(STUDY.gradients["linear_regions"]),
+    message:
+        "Counting linear regions along a line"
+    shell:
+        "python {input.script:q} linear_regions --settings {params.settings:q} --threads {threads}"
+        " --device {resources.device} --table {output.table:q} 2> {log:q}"
+
+
 rule gradients:
     input:
         rules.gradient_theorems.output,
         rules.gradient_toy.output,
+        rules.gradient_activations.output,
+        rules.gradient_paths.output,
+        rules.gradient_linear_regions.output,

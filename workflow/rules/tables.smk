@@ -5,13 +5,24 @@ TABLES = {
     "residual_alignment": of_networks("results/spectra/{network}/residual_alignment.csv", MEASURED),
     "spectra_per_block": of_networks("results/spectra/{network}/spectra_per_block.csv", MEASURED),
     "degradation": of_networks("results/networks/{network}/history.csv"),
+    "gradient_covariance_networks": of_networks(
+        "results/gradients/{network}/covariance.csv", FOLLOWED
+    ),
+    "layer_responses": of_networks("results/gradients/{network}/layers.csv", FOLLOWED),
+    "gradient_similarity": of_networks("results/gradients/{network}/similarity.csv", FOLLOWED),
 }
 TABLES = {table: files for table, files in TABLES.items() if files}
 
 # Tables that one job has written whole.
 FINISHED_TABLES = {
     "gradient_covariance": rules.gradient_theorems.output,
+    "coactivation": rules.gradient_activations.output.coactivation,
+    "activation_patterns": rules.gradient_activations.output.patterns,
+    "path_counts": rules.gradient_paths.output.counts,
+    "path_lengths": rules.gradient_paths.output.lengths,
+    "linear_regions": rules.gradient_linear_regions.output,
     "unconstrained_jacobians": rules.unconstrained_model.output.table,
+    **({"effective_rank": RANKS[0]} if RANKS else {}),
 }
 
 

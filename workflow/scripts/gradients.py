@@ -1,5 +1,5 @@
-"""Measure gradients at initialisation: covariance against depth (theorems), or the toy networks of
-a scalar input.
+"""Measure random networks at initialisation: gradient covariance against depth (theorems),
+gradients of a scalar input (toy), which rectifiers are active (activations), paths, linear regions.
 """
 
 import argparse
@@ -9,36 +9,78 @@ from _command import run
 from resnet_mechanisms import device, provenance
 from resnet_mechanisms.tables import write
 
+# Commands with what they write.
+COMMANDS = {
+    "theorems": {"table": "gradient_covariance"},
+    "toy": {"gradients": "gradient curves (npz)", "autocorrelation": "of these, a table"},
+    "activations": {
+        "coactivation": "table", "patterns": "table activation_patterns", "rasters": "npz",
+    },
+    "paths": {"counts": "table path_counts", "lengths": "table path_lengths"},
+    "linear_regions": {"table": "linear_regions"},
+}  # fmt: skip
+
+
+def theorems(args, where):
+    from resnet_mechanisms import gradients
+
+    write(gradients.theorem_table(args.settings, where), args.table)
+    return [args.table]
+
+
+def toy(args, where):
+    import numpy as np
+
+    from resnet_mechanisms import gradients
+
+    write(gradients.autocorrelation_table(args.settings, where), args.autocorrelation)
+    np.savez_compressed(args.gradients, **gradients.figure_curves(args.settings, where))
+    return [args.autocorrelation]
+
+
+def activations(args, where):
+    import numpy as np
+
+    from resnet_mechanisms import activations
+
+    write(activations.coactivation_table(args.settings, where), args.coactivation)
+    table, arrays = activations.patterns(args.settings, where)
+    write(table, args.patterns)
+    np.savez_compressed(args.rasters, **arrays)
+    return [args.coactivation, args.patterns]
+
+
+def paths(args, where):
+    from resnet_mechanisms import paths
+
+    write(paths.path_counts_table(args.settings, where), args.counts)
+    write(paths.path_lengths_table(args.settings, where), args.lengths)
+    return [args.counts, args.lengths]
+
+
+def linear_regions(args, where):
+    from resnet_mechanisms import linear_regions
+
+    write(linear_regions.linear_regions_table(args.settings, where), args.table)
+    return [args.table]
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    theorems = commands.add_parser("theorems", help="the table gradient_covariance")
-    theorems.add_argument("--table", required=True)
-    toy = commands.add_parser("toy", help="gradient curves (npz) and their autocorrelation (csv)")
-    toy.add_argument("--gradients", required=True)
-    toy.add_argument("--autocorrelation", required=True)
-    for command in (theorems, toy):
+    for name, written in COMMANDS.items():
+        command = commands.add_parser(name)
+        for option, what in written.items():
+            command.add_argument(f"--{option}", required=True, help=what)
         command.add_argument(
             "--settings", required=True, type=json.loads, help="its part of the config, JSON"
         )
         command.add_argument("--threads", type=int, default=1)
         command.add_argument("--device", default="auto")
     args = parser.parse_args()
-
-    import numpy as np
-
-    from resnet_mechanisms import gradients
-
     where = device.use(args.device, args.threads)
-    facts = dict(settings=args.settings, device=str(where), threads=args.threads)
-    if args.command == "theorems":
-        write(gradients.theorem_table(args.settings, where), args.table)
-        provenance.write(args.table, **facts)
-    else:
-        write(gradients.autocorrelation_table(args.settings, where), args.autocorrelation)
-        np.savez_compressed(args.gradients, **gradients.figure_curves(args.settings, where))
-        provenance.write(args.autocorrelation, **facts)
+    for table in globals()[args.command](args, where):
+        provenance.write(table, settings=args.settings, device=str(where), threads=args.threads)
 
 
 if __name__ == "__main__":

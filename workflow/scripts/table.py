@@ -9,7 +9,7 @@ from resnet_mechanisms.tables import degradation, read, write
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=["residual_alignment", "spectra_per_block", "degradation"])
+    parser.add_argument("name")
     parser.add_argument("--input", required=True, nargs="*")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()

@@ -21,6 +21,10 @@ TYPE_NAMES = {
     "fc_pre": "fully connected, pre-activation",
     "conv_pre": "convolutional, pre-activation",
     "conv_down_pre": "convolutional, down-sampling, pre-activation",
+    "cifar": "three stages of convolutions",
+    "cifar_no_norm": "three stages of convolutions, no batch norm",
+    "fc_no_norm": "fully connected, no batch norm",
+    "fc_crelu": "fully connected, CReLU, no batch norm",
 }
 FITTED = 0.99  # training accuracy from which a network counts as fitted (filled marker)
 

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.lines import Line2D
 
+from ..network_types import weighted_layers
 from .common import (
     CONFIGURATION,
     heading,
@@ -27,6 +28,8 @@ NEEDED = [
     "train_loss",
     "train_accuracy",
     "test_accuracy",
+    "parameters",
+    "multiplications",
     "status",
 ]
 MEASURES = {
@@ -92,8 +95,29 @@ def draw(inputs):
     heading(
         top,
         "Degradation: " + about(rows, ("skip", "depth", "recipe"), False, bars="bars, bands"),
+        sizes(rows),
     )
     return fig
+
+
+def sizes(rows):
+    """How large the networks are, and whether those of one depth are equal with and without
+    skips."""
+    low, high = rows["parameters"].min(), rows["parameters"].max()
+    text = f"Parameters: {low:,.0f} to {high:,.0f}"
+    twins = rows.groupby([c for c in CONFIGURATION if c not in ("skip", "recipe")])
+    if rows["skip"].nunique() > 1:
+        equal = (twins[["parameters", "multiplications"]].nunique() == 1).all().all()
+        text += (
+            ", as many, and as many multiplications, with skips as without"
+            if equal
+            else ("; some differ with skips from those without")
+        )
+    layers = {
+        weighted_layers(kind, depth)
+        for kind, depth in zip(rows["type"], rows["depth"], strict=True)
+    }
+    return f"{text}. Layers with weights, 2 L + 2: {', '.join(map(str, sorted(layers)))}"
 
 
 def _curve(axis, group, column, colour, line):

@@ -158,12 +158,15 @@ def finish(axis, score, which="y"):
     getattr(axis, f"set_{which}label")(score.label)
 
 
-def number_axis(axis, values, label):
-    """A base-2 logarithmic x axis with a tick at each of `values`, printed as it is."""
+def number_axis(axis, values, label, apart=1.4):
+    """A base-2 logarithmic x axis with a tick at each of `values`, printed as it is, but for those
+    whose successor is nearer than a factor `apart`, as the numbers would touch.
+    """
     values = sorted(set(values))
+    crowded = {a for a, b in zip(values, values[1:], strict=False) if b < apart * a}
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_locator(FixedLocator(values))
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.xaxis.set_major_formatter(lambda value, _: "" if value in crowded else f"{value:g}")
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_minor_formatter(NullFormatter())
     margin = 1.25

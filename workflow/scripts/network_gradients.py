@@ -1,0 +1,50 @@
+"""Measure gradients and responses of one network configuration, before training and at every
+checkpoint."""
+
+import json
+
+from _command import network_parser, run
+from resnet_mechanisms import datasets, device, network_gradients, provenance
+from resnet_mechanisms.errors import UserError
+from resnet_mechanisms.tables import write
+
+
+def main():
+    import torch
+
+    parser = network_parser(__doc__)
+    parser.add_argument("--checkpoints", required=True)
+    parser.add_argument(
+        "--settings", required=True, type=json.loads, help="the config's gradients: networks, JSON"
+    )
+    parser.add_argument("--covariance", required=True)
+    parser.add_argument("--layers", required=True)
+    parser.add_argument("--similarity", required=True)
+    args = parser.parse_args()
+
+    where = device.use(args.device, args.threads)
+    images = datasets.load(args.data, where)
+    try:
+        checkpoints = torch.load(args.checkpoints, weights_only=True)["seeds"]
+    except Exception as error:
+        raise UserError(
+            f"{args.checkpoints}: cannot be read ({error}); delete it and run again"
+        ) from None
+    config = args.network
+    frames = network_gradients.measure(config, args.recipe, images, checkpoints, args.settings)
+    columns = network_gradients.COVARIANCE, network_gradients.LAYERS, network_gradients.SIMILARITY
+    paths = args.covariance, args.layers, args.similarity
+    for frame, names, path in zip(frames, columns, paths, strict=True):
+        write(frame.reindex(columns=names), path, config)
+    facts = dict(
+        network=config,
+        recipe=args.recipe,
+        settings=args.settings,
+        device=str(where),
+        threads=args.threads,
+    )
+    provenance.write(args.covariance, **facts)
+
+
+if __name__ == "__main__":
+    run(main)
