@@ -34,4 +34,5 @@ lint: setup
 bench: setup
 	@$(VENV) workflow/scripts/bench.py svd
 	@$(VENV) workflow/scripts/bench.py training
+	@$(VENV) workflow/scripts/bench.py gradients
 	@$(VENV) workflow/scripts/bench.py costs

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,3 +97,34 @@ def test_table_and_figure(tmp_path, monkeypatch):
     titles = [axis.get_title(loc="left") for axis in draw([path]).axes]
     names = [title.split("  ")[1] for title in titles]
     assert names == ["FC, width 24, untrained", "conv, 3 channels, untrained"]
+
+
+def test_gradient_benchmark_compares_the_same_moments():
+    """The loop and ours draw other networks, so they agree within their errors: five of those of
+    ours, and as many of the loop's, which are as large."""
+    from resnet_mechanisms import gradients
+    from resnet_mechanisms.benchmarks import gradients as benchmark
+
+    settings = dict(width=64, batch=16, input_dimension=32, networks=32, seed=0)
+    variants = benchmark.kinds((1, 3))
+    looped = benchmark.loop(variants, settings)
+    ours = gradients.hidden_moments(variants, settings)
+    for key, moments in ours.items():
+        for value, parts in zip(looped[key], (moments.variance, moments.covariance), strict=True):
+            mean, error = gradients.ratio_of_means(parts, np.ones_like(parts))
+            assert abs(value - mean) < 10 * error, key
+
+
+def test_gradient_benchmark_has_every_case():
+    from resnet_mechanisms.benchmarks import gradients as benchmark
+
+    settings = dict(width=16, batch=4, input_dimension=4, networks=2, seed=0)
+    sweeps = {"depth": (1, 2, 4), "networks": (1, 2)}
+    table = benchmark.run(1, settings, (1, 2), sweeps)
+    assert table["case"].value_counts().to_dict() == {
+        "depth": 3, "networks": 2, benchmark.OURS: 1, benchmark.LOOP: 1,
+    }  # fmt: skip
+    assert (table["seconds"] > 0).all()
+    table["seconds"] = np.where(table["case"] == "depth", table["depth"] * 0.5, 1.0)
+    np.testing.assert_allclose(benchmark.exponent(table, "depth"), 1)
+    assert "networks^0.00" in benchmark.summary(table).replace("-0.00", "0.00")

@@ -45,6 +45,23 @@ def time_training(results):
     print(training.summary(table))
 
 
+def time_gradients(results):
+    """Gradients of random networks, against depth and number, ours beside a loop: gradients.csv."""
+    from resnet_mechanisms import device, provenance
+    from resnet_mechanisms.benchmarks import gradients
+    from resnet_mechanisms.tables import write
+
+    device.use("cpu", 1)
+    table = gradients.run()
+    out = results / "benchmarks" / "gradients.csv"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(table, out)
+    facts = dict(repetitions=gradients.REPETITIONS, settings=gradients.SETTINGS)
+    provenance.write(out, **facts, device="cpu", threads=1)
+    print("Gradients of random networks:")
+    print(gradients.summary(table))
+
+
 def compare_costs(results, config):
     """What measuring each network of a study took, where it has been run, beside what its resources
     were planned with: spectra_costs.csv."""
@@ -84,9 +101,10 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     svd = commands.add_parser("svd", help="top singular triplets of Residual Jacobians")
     train = commands.add_parser("training", help="training throughput beside a plain loop")
+    gradient = commands.add_parser("gradients", help="gradients of random networks")
     cost = commands.add_parser("costs", help="planned against used resources of a finished study")
     cost.add_argument("--config", type=Path, default=Path("config.yaml"), help="of the study")
-    for command in (svd, train, cost):
+    for command in (svd, train, gradient, cost):
         command.add_argument("--results", type=Path, default=Path("results"), help="its folder")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # for the products of NumPy and SciPy, set before they load
@@ -94,6 +112,8 @@ def main():
         time_svd(args.results)
     elif args.command == "training":
         time_training(args.results)
+    elif args.command == "gradients":
+        time_gradients(args.results)
     else:
         compare_costs(args.results, args.config)
 
