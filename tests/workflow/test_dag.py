@@ -18,6 +18,11 @@ TABLE_FILES = {
         "spectra_per_block",
         "degradation",
         "gradient_covariance",
+        "coactivation",
+        "activation_patterns",
+        "path_counts",
+        "path_lengths",
+        "linear_regions",
         "unconstrained_jacobians",
         "gradient_covariance_networks",
         "layer_responses",
@@ -26,9 +31,18 @@ TABLE_FILES = {
     )
 }
 DATA_FILES = {f"results/data/digits-c{classes}.npz" for classes in (3, 5, 10)}
-GRADIENT_FILES = {
+TOY_FILES = {f"results/gradients/{name}" for name in ("toy_gradients.npz", "autocorrelation.csv")}
+GRADIENT_FILES = TOY_FILES | {
     f"results/gradients/{name}"
-    for name in ("gradient_covariance.csv", "toy_gradients.npz", "autocorrelation.csv")
+    for name in (
+        "gradient_covariance.csv",
+        "coactivation.csv",
+        "activation_patterns.csv",
+        "activation_patterns.npz",
+        "path_counts.csv",
+        "path_lengths.csv",
+        "linear_regions.csv",
+    )
 }
 THEORY_FILES = {
     f"results/theory/{name}.csv"
@@ -81,7 +95,7 @@ def test_default_study(untouched):
             {"results/data/digits-c10.npz"} | trained(followed()[0]) | followed()[1],
         ),
         ("theory", THEORY_FILES),
-        ("tables", EVERYTHING - FIGURE_FILES - {f for f in GRADIENT_FILES if "covar" not in f}),
+        ("tables", EVERYTHING - FIGURE_FILES - TOY_FILES),
         ("figures", EVERYTHING),
     ],
 )

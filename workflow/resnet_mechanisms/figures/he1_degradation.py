@@ -117,7 +117,8 @@ def sizes(rows):
         weighted_layers(kind, depth)
         for kind, depth in zip(rows["type"], rows["depth"], strict=True)
     }
-    return f"{text}. Layers with weights, 2 L + 2: {', '.join(map(str, sorted(layers)))}"
+    formula = "2 L + 2:".replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{text}. Layers with weights, {formula} {', '.join(map(str, sorted(layers)))}"
 
 
 def _curve(axis, group, column, colour, line):

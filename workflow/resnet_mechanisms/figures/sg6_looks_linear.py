@@ -78,7 +78,8 @@ def draw(inputs, recipes):
         title(axis, letter)
     for name in families:
         colour, marker = LOOKS[name]
-        rates = best[best["family"] == name].groupby("depth")["rate"].first()
+        trained = best[(best["family"] == name) & best["train_loss"].notna()]
+        rates = trained.groupby("depth")["rate"].first()
         place = [layers[d] * spread[name] for d in rates.index]
         axes[2].plot(place, rates, color=colour, marker=marker, linewidth=0.7)
     axes[2].set(yscale="log", ylabel="learning rate chosen")
