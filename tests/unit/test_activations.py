@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from resnet_mechanisms import activations, mean_field
+from resnet_mechanisms import activations, gradients, mean_field
 from resnet_mechanisms.errors import UserError
 
 SETTINGS = dict(
@@ -96,9 +96,17 @@ def test_patterns():
     # How often neighbours differ is arccos(c)/pi; along a line few neurons cross in a network.
     flips = table[table.quantity == "flip"]
     assert ((flips.measured - flips.mean_field).abs() < 0.1 * flips.mean_field + 0.01).all()
-    # The first raster is that of the gates themselves.
-    bins = table[(table.quantity == "activation") & (table.inputs == "grid")]
-    assert set(bins.low.dropna()) >= {0, 64}
+    # Rasters are the gates of the first network, whichever others are taken with it.
+    variant = gradients.plain("batch", [2, 8])
+    found = activations.gates_by_step([variant], SETTINGS, "grid", range(1))
+    for raster, (_, _, gates) in zip(arrays["rasters"][1], found, strict=True):
+        assert (raster == gates[0].T.numpy()).mean() > 0.999  # rounding may differ at a kink
+    # Gates open at no or all inputs have bins of their own; others are symmetric about one half.
+    for inputs, count in (("gaussian", 32), ("grid", 64)):
+        bins = table[(table.quantity == "activation") & (table.inputs == inputs)]
+        ends = set(zip(bins.low, bins.high, strict=True))
+        assert {(0, 0), (count, count)} <= ends
+        assert ends == {(count - high, count - low) for low, high in ends}
 
 
 def test_settings_out_of_range():

@@ -32,7 +32,7 @@ from .gradients import (
     resnet,
 )  # fmt: skip
 
-BINS = 12  # of how many inputs a unit is active at, other than none and all
+BINS = 21  # of how many inputs a unit is active at, other than none and all; odd
 _MEAN_FIELD_BATCHES = 2  # co-activation varies by less than .002 between batches of 64
 
 
@@ -250,8 +250,11 @@ def active_law(correlation, normalisation: str) -> np.ndarray:
 def _activation_rows(counts, law):
     """Rows of quantity activation; counts (K, M + 1), law (M + 1,) or None."""
     inputs = counts.shape[1] - 1
-    inner = np.unique(np.linspace(1, inputs, BINS + 1).round().astype(int))
-    bins = [(0, 0), *zip(inner[:-1], inner[1:] - 1, strict=True), (inputs, inputs)]
+    # Half-way between counts at both ends; with an odd number of bins no edge is a count, so the
+    # bins are symmetric.
+    edges = np.linspace(0.5, inputs - 0.5, BINS + 1)
+    inner = zip(np.ceil(edges[:-1]).astype(int), np.floor(edges[1:]).astype(int), strict=True)
+    bins = [(0, 0), *((a, b) for a, b in inner if a <= b), (inputs, inputs)]
     return list(_histogram("activation", counts, bins, law))
 
 

@@ -212,9 +212,11 @@ def theorem_table(settings: dict, device="cpu") -> pd.DataFrame:
 
     settings: those of `hidden_moments` and the lists depth and beta. Raises UserError for settings
     out of range. status is not_resolved where a covariance or correlation is below three of its
-    standard errors, diverged where it is beyond floating point. Mean field is evaluated on the
-    inputs of the first networks; it is the limit of infinite width, which deep networks approach
-    slowly: at width 256 and depth 24, correlations without normalisation lie well above it.
+    standard errors, diverged where it is beyond floating point, collapsed where the gradient's root
+    mean square is below COLLAPSED: then only the variance has a number. Mean field is evaluated on
+    the inputs of the first networks; it is the limit of infinite width, which deep networks
+    approach slowly: at width 256 and depth 24, correlations without normalisation lie well above
+    it.
     """
     least = {"width": 1, "batch": 2, "input_dimension": 1, "networks": 2}
     depths, betas = _checked(settings, least)
@@ -258,19 +260,26 @@ def _rows(variant, gates, depth, moments, theory, settings):
     paper = mean_field.theorem(variant.network, variant.normalisation, depth, variant.beta or 1.0)
     expected = theory.get(depth, (np.nan, np.nan))
     ones = np.ones_like(moments.variance)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a gradient of zero has no correlation
+        correlation = ratio_of_means(moments.covariance, moments.variance)
     measured = {
         "variance": (*ratio_of_means(moments.variance, ones), paper[0], expected[0]),
         "covariance": (*ratio_of_means(moments.covariance, ones), paper[1], expected[1]),
         "correlation": (
-            *ratio_of_means(moments.covariance, moments.variance),
+            *correlation,
             paper[1] / paper[0],
             expected[1] / expected[0],
         ),
     }
+    collapsed = np.sqrt(moments.variance.mean()) < COLLAPSED
     for quantity, numbers in measured.items():
         value, error, formula, kernel = (x if np.isfinite(x) else np.nan for x in numbers)
         status = "ok"
-        if np.isnan(value) or np.isnan(error):
+        if collapsed:
+            status = "collapsed"
+            if quantity != "variance":
+                value, error = np.nan, np.nan
+        elif np.isnan(value) or np.isnan(error):
             value, error, status = np.nan, np.nan, "diverged"
         elif quantity != "variance" and value < 3 * error:
             status = "not_resolved"

@@ -86,12 +86,14 @@ def draw(inputs):
 
 
 def _activation(axis, rows, colour):
-    """Distribution of the share of inputs at which a unit is active: ends are none and all."""
+    """Distribution of the share of inputs at which a unit is active: ends are none and all, other
+    bins as wide as each other.
+    """
     rows = rows[rows["quantity"] == "activation"]
     for inputs, group in rows.groupby("inputs"):
         middle = (group["low"] + group["high"]) / 2 / group["batch"]
         if inputs == "grid":
-            axis.bar(middle, group["measured"], 0.08, color=colour, alpha=0.45, linewidth=0)
+            axis.bar(middle, group["measured"], 0.045, color=colour, alpha=0.45, linewidth=0)
         else:
             axis.plot(middle, group["measured"], "o", color=colour, markersize=2)
             axis.plot(middle, group["mean_field"], color=colour, linewidth=0.9)
