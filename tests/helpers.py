@@ -32,12 +32,17 @@ OUTPUTS = {
     "data.py": ["--out"],
     "train.py": ["--checkpoints", "--history"],
     "spectra.py": ["--spectra", "--rows", "--per-block"],
-    "gradients.py": ["--table", "--gradients", "--autocorrelation"],
+    "gradients.py": [
+        "--table", "--gradients", "--autocorrelation", "--coactivation", "--patterns", "--rasters",
+        "--counts", "--lengths",
+    ],
+    "network_gradients.py": ["--covariance", "--layers", "--similarity"],
+    "effective_rank.py": ["--table", "--pictures"],
     "unconstrained_jacobians.py": ["--table", "--per-block"],
     "table.py": ["--out"],
     "claims.py": ["--out"],
     "figure.py": ["--pdf", "--png"],
-}
+}  # fmt: skip
 
 
 def copy_project(folder):

@@ -20,10 +20,11 @@ SMOKE = "workflow/studies/smoke.yaml"
 TABLES = [
     "residual_alignment", "spectra_per_block", "gradient_covariance", "degradation",
     "unconstrained_jacobians", "gradient_covariance_networks", "layer_responses",
-    "gradient_similarity", "effective_rank", "claims",
+    "gradient_similarity", "effective_rank", "coactivation", "activation_patterns", "path_counts",
+    "path_lengths", "linear_regions", "claims",
 ]  # fmt: skip
 STATUSES = {"ok", "diverged", "dead", "chance_accuracy", "too_few_points", "not_resolved"}
-STATUSES |= {"not_converged", "collapsed", "constant"}
+STATUSES |= {"not_converged", "collapsed", "constant", "no_path", "too_many"}
 
 
 def run(project, config, *targets):
