@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 from resnet_mechanisms.datasets import load, prepare
@@ -27,11 +29,14 @@ def test_first_classes_and_subset_sizes():
     assert np.array_equal(larger["x_train"][:50], small["x_train"])
 
 
+SIZES = {"train": 12, "test": 6}
+
+
 @pytest.fixture
 def own(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {"classes": np.array(["cat", "dog"])}
-    for split, n in (("train", 12), ("test", 6)):
+    for split, n in SIZES.items():
         arrays[f"x_{split}"] = rng.integers(0, 256, (n, 5, 5, 3), dtype=np.uint8)
         arrays[f"y_{split}"] = np.arange(n) % 2
 
@@ -54,6 +59,23 @@ def test_own_file_and_pixels(own, tmp_path):
     assert images.classes == ["cat", "dog"] and images.x_train.shape == (12, 3, 5, 5)
     expected = arrays["x_train"][4, 1, 2, 0] / 255
     assert images.x_train[4, 0, 1, 2].item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_own_images_resized(own, tmp_path, channels):
+    """Against torch's antialiased bilinear interpolation, to a grey level: PIL rounds twice."""
+    rng = np.random.default_rng(1)
+    x = {f"x_{s}": rng.integers(0, 256, (n, 8, 8, channels), np.uint8) for s, n in SIZES.items()}
+    arrays = prepare(own(**x) | {"size": 4}, 2, tmp_path)
+    assert arrays["x_test"].shape == (6, 4, 4, channels)
+    images = torch.tensor(x["x_train"]).permute(0, 3, 1, 2).float()
+    expected = F.interpolate(images, size=(4, 4), mode="bilinear", antialias=True)
+    found = torch.tensor(arrays["x_train"]).permute(0, 3, 1, 2)
+    assert (found - expected).abs().max() <= 1.5
+    assert (expected - expected.mean()).abs().max() > 20  # there is something to get wrong
+    flat = dict(x_train=np.zeros((12, 5, 5, 2), np.uint8), x_test=np.zeros((6, 5, 5, 2), np.uint8))
+    with pytest.raises(UserError, match="2 channels; size is for images of 1 or 3"):
+        prepare(own(**flat) | {"size": 4}, 2, tmp_path)
 
 
 @pytest.mark.parametrize("changes, message", [
