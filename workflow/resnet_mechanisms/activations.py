@@ -22,7 +22,7 @@ from .gradients import (
     _chunks,
     _first_layer,
     _generators,
-    _inputs,
+    _input_covariance,
     _own_and_pairs,
     _relu_gate,
     grid,
@@ -74,12 +74,6 @@ def _pair_mean(matrix):
     return float((matrix.sum((-2, -1)) - trace).mean() / (inputs * (inputs - 1)))
 
 
-def _gaussian_covariance(settings):
-    used = range(min(settings["networks"], _MEAN_FIELD_BATCHES))
-    inputs = [_inputs(g, settings).double().numpy() for g in _generators(settings["seed"], 6, used)]
-    return np.stack([x @ x.T / settings["input_dimension"] for x in inputs])
-
-
 def _grid_covariance(settings):
     x = grid(settings["points"]).double().numpy()
     return np.outer(x, x) + 1
@@ -117,7 +111,7 @@ def coactivation_table(settings: dict, device="cpu") -> pd.DataFrame:
             count = gates.sum(1)
             saturated = [(count == full).double().mean(1) for full in (gates.shape[1], 0)]
             shares[variant, depth].append(torch.stack([active, coactive, *saturated]).cpu())
-    covariance = _gaussian_covariance(settings)
+    covariance = _input_covariance(settings, 6, _MEAN_FIELD_BATCHES)
     rows = []
     for variant in variants:
         correlations = _correlations(variant, covariance)
@@ -166,7 +160,11 @@ def patterns(settings: dict, device="cpu") -> tuple[pd.DataFrame, dict[str, np.n
                     if 0 in chunk:
                         rasters[variant, depth] = gates[0].T.cpu().numpy()
         gaussian = inputs == "gaussian"
-        covariance = _gaussian_covariance(settings) if gaussian else _grid_covariance(settings)
+        covariance = (
+            _input_covariance(settings, 6, _MEAN_FIELD_BATCHES)
+            if gaussian
+            else _grid_covariance(settings)
+        )
         for variant in variants:
             correlations = _correlations(variant, covariance)
             for depth in depths:

@@ -89,10 +89,10 @@ def own_file(path, scale, size=None):
     if "classes" not in arrays:
         arrays["classes"] = np.arange(arrays["y_train"].max(initial=0) + 1)
     arrays = checked(arrays | {"scale": float(scale)}, f"data file {path}")
-    channels = arrays["x_train"].shape[3]
-    if size is not None and channels not in (1, 3):
-        raise UserError(f"data file {path}: {channels} channels; size is for images of 1 or 3")
     if size is not None:
+        channels = arrays["x_train"].shape[3]
+        if channels not in (1, 3):
+            raise UserError(f"data file {path}: {channels} channels; size is for images of 1 or 3")
         for split in ("train", "test"):
             arrays[f"x_{split}"] = all_resized(arrays[f"x_{split}"], size)
     return arrays

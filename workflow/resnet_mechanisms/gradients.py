@@ -184,6 +184,14 @@ def _inputs(generator, settings):
     return torch.randn(settings["batch"], settings["input_dimension"], generator=generator)
 
 
+def _input_covariance(settings, stream, batches):
+    """Covariance of the first pre-activations at the inputs of the first networks: (at most
+    `batches`, M, M) float64."""
+    used = range(min(settings["networks"], batches))
+    inputs = [_inputs(g, settings).double() for g in _generators(settings["seed"], stream, used)]
+    return np.stack([(x @ x.T / settings["input_dimension"]).numpy() for x in inputs])
+
+
 def _own_and_pairs(values):
     """(mean square, mean product over pairs i != j) of (K, M, N), both (K,), without forming the
     pairs.
@@ -225,9 +233,7 @@ def theorem_table(settings: dict, device="cpu") -> pd.DataFrame:
     relu = [plain(norm, depths) for norm in mean_field.NORMALISATIONS] + resnets + highways
     coins = [plain("none", depths)] + resnets + highways
 
-    used = range(min(settings["networks"], _MEAN_FIELD_BATCHES))
-    inputs = [_inputs(g, settings).double() for g in _generators(settings["seed"], 0, used)]
-    covariance = np.stack([(x @ x.T / settings["input_dimension"]).numpy() for x in inputs])
+    covariance = _input_covariance(settings, 0, _MEAN_FIELD_BATCHES)
 
     rows = []
     with np.errstate(over="ignore", invalid="ignore"):

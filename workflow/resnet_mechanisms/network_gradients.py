@@ -77,8 +77,12 @@ def measure(config, recipe, images, checkpoints, settings):
     """
     if len(images.x_train) < 2:
         raise UserError("gradients of pairs: the data have 1 training image; expected at least 2")
-    chosen = balanced_subset(images.y_train, settings["inputs"], settings["seed"])
-    batch = balanced_subset(images.y_train, settings["batch"], settings["seed"])
+    draw = settings["seed"]
+    chosen = balanced_subset(images.y_train, settings["inputs"], draw)
+    batch = balanced_subset(images.y_train, settings["batch"], draw)
+    x = images.x_train[chosen]
+    copies = noisy(x, NOISE, draw)
+    theory = expected(config, x, copies)
     covariance, layers, similarity = [], [], []
     for seed in config["seeds"]:
         labels = training_labels(images, recipe, seed)
@@ -88,13 +92,11 @@ def measure(config, recipe, images, checkpoints, settings):
                 for rows in (covariance, layers, similarity):
                     rows.append(keys | {"status": "diverged"})
                 continue
-            x, y = images.x_train[chosen], labels[chosen]
-            copies = noisy(x, NOISE, settings["seed"])
-            theory = expected(config, x, copies) if epoch == 0 else {}
-            covariance += [keys | row for row in covariance_rows(network, x, copies, y, theory)]
-            x, y = images.x_train[batch], labels[batch]
-            layers += [keys | row for row in layer_rows(network, x, y)]
-            similarity += [keys | row for row in similarity_rows(network, x, y, settings["seed"])]
+            found = covariance_rows(network, x, copies, labels[chosen], {} if epoch else theory)
+            covariance += [keys | row for row in found]
+            taken = images.x_train[batch], labels[batch]
+            layers += [keys | row for row in layer_rows(network, *taken)]
+            similarity += [keys | row for row in similarity_rows(network, *taken, draw)]
     return tuple(pd.DataFrame(rows) for rows in (covariance, layers, similarity))
 
 

@@ -29,7 +29,7 @@ from .gradients import (
     _coin_gate,
     _first_layer,
     _generators,
-    _inputs,
+    _input_covariance,
     _own_and_pairs,
     _relu_gate,
     plain,
@@ -93,7 +93,7 @@ def path_counts_table(settings: dict, device="cpu") -> pd.DataFrame:
             counts = [_log_mean(log_paths(x, variant.skip > 0)) for x in (own, pairs)]
             for depth in depths:
                 logs[variant, depth].append([count[depth - 1] for count in counts])
-    covariance = _covariance(settings)
+    covariance = _input_covariance(settings, 8, _MEAN_FIELD_BATCHES)
     rows = []
     for variant in variants:
         theory = _log_theory(variant, settings, covariance)
@@ -178,12 +178,6 @@ def _off(matrix):
     return matrix[..., ~np.eye(matrix.shape[-1], dtype=bool)]
 
 
-def _covariance(settings):
-    used = range(min(settings["networks"], _MEAN_FIELD_BATCHES))
-    inputs = [_inputs(g, settings).double().numpy() for g in _generators(settings["seed"], 8, used)]
-    return np.stack([x @ x.T / settings["input_dimension"] for x in inputs])
-
-
 def _keys(variant, settings):
     return {
         "network": variant.network,
@@ -250,7 +244,7 @@ def path_lengths_table(settings: dict, device="cpu") -> pd.DataFrame:
     _, betas = _checked(settings, LEAST)
     depth = settings["length_depth"]
     variants = [resnet(norm, [depth], beta) for norm in ("none", "batch") for beta in betas]
-    covariance, rows = _covariance(settings), []
+    covariance, rows = _input_covariance(settings, 8, _MEAN_FIELD_BATCHES), []
     for gates in ("relu", "bernoulli"):
         moments: dict = {v: [] for v in variants}
         for chunk in _chunks(settings["networks"]):

@@ -28,3 +28,14 @@ def network_parser(description):
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="auto")
     return parser
+
+
+def read_checkpoints(path):
+    """{seed: {"status": ..., "checkpoints": {epoch: state_dict}}} of a checkpoints.pt; UserError
+    where it cannot be read."""
+    import torch
+
+    try:
+        return torch.load(path, weights_only=True)["seeds"]
+    except Exception as error:
+        raise UserError(f"{path}: cannot be read ({error}); delete it and run again") from None

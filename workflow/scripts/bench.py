@@ -30,36 +30,31 @@ def time_svd(results):
 
 def time_training(results):
     """Images trained on in a CPU second, ours beside a plain loop: training.csv."""
-    from resnet_mechanisms import device, provenance
     from resnet_mechanisms.benchmarks import training
-    from resnet_mechanisms.tables import write
 
-    device.use("cpu", 1)
-    table = training.run()
-    out = results / "benchmarks" / "training.csv"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write(table, out)
-    repetitions, recipe = training.REPETITIONS, training.RECIPE
-    provenance.write(out, repetitions=repetitions, recipe=recipe, device="cpu", threads=1)
-    print("Training throughput, times that of the plain loop:")
-    print(training.summary(table))
+    _timed(training, results / "benchmarks" / "training.csv", recipe=training.RECIPE)
 
 
 def time_gradients(results):
     """Gradients of random networks, against depth and number, ours beside a loop: gradients.csv."""
-    from resnet_mechanisms import device, provenance
     from resnet_mechanisms.benchmarks import gradients
+
+    _timed(gradients, results / "benchmarks" / "gradients.csv", settings=gradients.SETTINGS)
+
+
+def _timed(benchmark, out, **facts):
+    """Run a benchmark on one thread, write its table and say what it comes to."""
+    from resnet_mechanisms import device, provenance
     from resnet_mechanisms.tables import write
 
     device.use("cpu", 1)
-    table = gradients.run()
-    out = results / "benchmarks" / "gradients.csv"
+    table = benchmark.run()
     out.parent.mkdir(parents=True, exist_ok=True)
     write(table, out)
-    facts = dict(repetitions=gradients.REPETITIONS, settings=gradients.SETTINGS)
-    provenance.write(out, **facts, device="cpu", threads=1)
-    print("Gradients of random networks:")
-    print(gradients.summary(table))
+    repetitions = benchmark.REPETITIONS
+    provenance.write(out, repetitions=repetitions, device="cpu", threads=1, **facts)
+    print(f"{benchmark.WHAT}:")
+    print(benchmark.summary(table))
 
 
 def compare_costs(results, config):

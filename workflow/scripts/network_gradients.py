@@ -3,15 +3,12 @@ checkpoint."""
 
 import json
 
-from _command import network_parser, run
+from _command import network_parser, read_checkpoints, run
 from resnet_mechanisms import datasets, device, network_gradients, provenance
-from resnet_mechanisms.errors import UserError
 from resnet_mechanisms.tables import write
 
 
 def main():
-    import torch
-
     parser = network_parser(__doc__)
     parser.add_argument("--checkpoints", required=True)
     parser.add_argument(
@@ -24,12 +21,7 @@ def main():
 
     where = device.use(args.device, args.threads)
     images = datasets.load(args.data, where)
-    try:
-        checkpoints = torch.load(args.checkpoints, weights_only=True)["seeds"]
-    except Exception as error:
-        raise UserError(
-            f"{args.checkpoints}: cannot be read ({error}); delete it and run again"
-        ) from None
+    checkpoints = read_checkpoints(args.checkpoints)
     config = args.network
     frames = network_gradients.measure(config, args.recipe, images, checkpoints, args.settings)
     columns = network_gradients.COVARIANCE, network_gradients.LAYERS, network_gradients.SIMILARITY

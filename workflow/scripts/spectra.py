@@ -3,15 +3,13 @@ Collapse."""
 
 import json
 
-from _command import network_parser, run
+from _command import network_parser, read_checkpoints, run
 from resnet_mechanisms import datasets, device, provenance, spectra
-from resnet_mechanisms.errors import UserError
 from resnet_mechanisms.tables import write
 
 
 def main():
     import pandas as pd
-    import torch
 
     parser = network_parser(__doc__)
     parser.add_argument("--checkpoints", required=True)
@@ -26,12 +24,7 @@ def main():
 
     where = device.use(args.device, args.threads)
     images = datasets.load(args.data, where)
-    try:
-        checkpoints = torch.load(args.checkpoints, weights_only=True)["seeds"]
-    except Exception as error:
-        raise UserError(
-            f"{args.checkpoints}: cannot be read ({error}); delete it and run again"
-        ) from None
+    checkpoints = read_checkpoints(args.checkpoints)
     history = pd.read_csv(args.history)
     config = args.network
     data = spectra.measure(config, args.recipe, images, checkpoints, history, args.measure)

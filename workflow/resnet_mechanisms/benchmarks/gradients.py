@@ -16,6 +16,7 @@ from .. import gradients
 from .jacobian_svd import clocked
 
 REPETITIONS = 5
+WHAT = "Gradients of random networks"
 SETTINGS = dict(width=256, batch=64, input_dimension=128, networks=8, seed=0)
 DEPTHS = (1, 2, 4, 8, 16, 32)
 SWEEPS = {"depth": (8, 16, 32, 64), "networks": (4, 8, 16, 32)}

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from .common import read_rows
+from .kinds import NORMALISATION, PAPER_LINE
 from .style import COLOURS, PALETTE, TEXT
 
 COLUMNS = (
@@ -18,8 +19,6 @@ COLUMNS = (
 )  # fmt: skip
 BETA_COLOURS = (PALETTE[0], PALETTE[2], PALETTE[1], PALETTE[4], PALETTE[9])
 MARKERS = "os^Dv"
-NORMALISATION = {"none": "not normalised", "centred": "mean-centred", "batch": "batch norm"}
-PAPER_LINE = (0, (3, 1.5))
 ERRORS = 2  # standard errors on each side
 
 
