@@ -4,6 +4,7 @@
 #   snakemake --cores all networks                                 one stage: data, networks,
 #                                                                  spectra, gradients, network_gradients,
 #                                                                  theory, tables, figures
+#   snakemake --cores 1 plan                                       what it takes, before it runs
 #   snakemake --cores all results/figures/ra_depth.pdf             one file and what it needs
 
 from snakemake.utils import min_version
@@ -21,6 +22,7 @@ include: "workflow/rules/network_gradients.smk"
 include: "workflow/rules/theory.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/plan.smk"
 
 
 localrules:

@@ -8,6 +8,12 @@ import pytest
 from helpers import copy_project, put_stand_ins, snakemake
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--write-faults", action="store_true", help="write what faults cost to docs/clusters.md"
+    )
+
+
 @pytest.fixture(scope="session")
 def untouched(tmp_path_factory):
     """A project in which nothing has run; not to be changed."""

@@ -458,4 +458,5 @@ def test_state_is_named_after_all_code_that_the_weights_depend_on(monkeypatch):
             )
     used = {name for name in used if str(name).startswith("resnet_mechanisms.")}
     assert len(used) >= 5
-    assert used - {"resnet_mechanisms.errors"} <= named
+    # What keeps files whole does not change what is in them.
+    assert used - {"resnet_mechanisms.errors", "resnet_mechanisms.files"} <= named

@@ -61,6 +61,8 @@ FIGURES = {
     "unconstrained_jacobians": None,
     "claims": None,
 }
+# Those that show gradients or responses of the study's own networks.
+OF_GRADIENTS = ("he7_layer_responses", "he_gradient_norms", "mechanisms", "sg_momentum")
 OF_SPECTRA = ("ra", "neural_collapse", "mechanisms")  # how figures that show spectra start
 
 
@@ -74,6 +76,8 @@ class Study:
     """
 
     device: str
+    threads: int
+    jobs_per_gpu: int
     data_root: str
     datasets: dict
     recipes: dict
@@ -91,6 +95,20 @@ class Study:
         kind = network["type"]
         inputs = self.measure["inputs"][network_types.base(kind)]
         return network_types.batch_norm(kind) and inputs > 0
+
+    @property
+    def followed(self):
+        """Paths of the networks whose gradients some figure shows."""
+        shown = (path for name in OF_GRADIENTS for path in self.figures.get(name, []))
+        return list(dict.fromkeys(shown))
+
+    @property
+    def data_names(self):
+        """Names of the prepared data (see data_name) that networks and figures need."""
+        users = list(self.networks.values())
+        if "sg5_effective_rank" in self.figures:
+            users.append(self.gradients["effective_rank"])
+        return list(dict.fromkeys(map(data_name, users)))
 
     def data_file(self, name):
         """Path of the file a data set entry of source npz names, or None for other data."""
@@ -218,6 +236,8 @@ REQUIRED = object()
 TOP = {
     "standalone": (_boolean, False),
     "device": (_choice("auto", "cpu", "cuda"), "auto"),
+    "threads": (_integer(1), 1),
+    "jobs_per_gpu": (_integer(1), 1),
     "data_root": (_text, "data"),
 }
 
@@ -624,8 +644,7 @@ def resolve(config, check_files=True):
     _known_keys(gradients, "gradients", GRADIENTS)
     unconstrained = _section(config, "unconstrained_jacobians")
     study = Study(
-        device=top["device"],
-        data_root=top["data_root"],
+        **{key: top[key] for key in ("device", "threads", "jobs_per_gpu", "data_root")},
         datasets=datasets,
         recipes=recipes,
         networks=networks,
@@ -716,13 +735,16 @@ def network_path(network):
     return "{dataset}/c{classes}/{type}-{skip}/d{depth}-w{width}/{recipe}".format(**network)
 
 
+_PATH_PARTS = (
+    r"(?P<dataset>\w+)/c(?P<classes>\d+)/(?P<type>{})-(?P<skip>{})"
+    r"/d(?P<depth>\d+)-w(?P<width>\d+)/(?P<recipe>\w+)"
+).format("|".join(TYPES), "|".join(SKIPS))
+NETWORK_PATH = re.sub(r"\?P<\w+>", "?:", _PATH_PARTS)  # a pattern of such paths
+
+
 def parse_network_path(path):
     """The configuration (without seeds) that has this path; the inverse of network_path."""
-    pattern = (
-        r"(?P<dataset>\w+)/c(?P<classes>\d+)/(?P<type>{})-(?P<skip>{})"
-        r"/d(?P<depth>\d+)-w(?P<width>\d+)/(?P<recipe>\w+)"
-    ).format("|".join(TYPES), "|".join(SKIPS))
-    match = re.fullmatch(pattern, path)
+    match = re.fullmatch(_PATH_PARTS, path)
     if match is None:
         form = "{dataset}/c{classes}/{type}-{skip}/d{depth}-w{width}/{recipe}"
         raise UserError(f"{path!r} is not the path of a configuration: expected {form}")

@@ -170,3 +170,141 @@ def spectra_cost(network, recipe, classes, measure, shape):
     images = 6 * math.prod(shape)
     peak = max(held + products, projected, features) + weights + images + pictures * networks
     return STARTED[0] + networks * seconds, STARTED[1] + peak / 1e6
+
+
+# --- Training and gradients.
+
+LAYER = {False: 3e-4, True: 1.7e-3}  # seconds a block of a step takes beside its arithmetic
+TRAINING = {False: 5.5e10, True: 5.7e10}  # flop/s of a step, by convolutional
+EVALUATION = 5e10  # flop/s of images forward
+PENALISED = 1.8  # a step with a penalty on the path over one without, whose gradient is written out
+TRAINER = 710  # megabytes of a process that trains, before its images and network
+
+
+def weights_of(network, shape):
+    """Number of weights of the stem, the blocks and the classifier, about."""
+    count = 0
+    for block, (n_out, _, flops, is_convolutional) in enumerate(blocks_of(network, shape), 1):
+        channels = network["width"] * 2 ** stage(network["type"], network["depth"], block)
+        # flops: two for each weight and each pixel it is applied at.
+        count += flops / 2 / (n_out / channels if is_convolutional else 1)
+    side = 25 if convolutional(network["type"]) else math.prod(shape[1:3])
+    return count + network["width"] * (shape[0] * side + network["classes"])
+
+
+def epochs_of(recipe, images):
+    """(steps, evaluations) of a training, without the checkpoints."""
+    steps_per_epoch = max(1, images // recipe["batch_size"])
+    epochs = recipe["epochs"]
+    if recipe["steps"] is not None:
+        epochs = round(recipe["steps"] / steps_per_epoch)
+    return epochs * steps_per_epoch, epochs // recipe["evaluate_every"]
+
+
+def images_of(network, shape, all_classes=10):
+    """Training images of the classes a network is trained on, about: a data set whose number of
+    classes is not known is taken to have ten."""
+    return max(1, shape[3] * min(network["classes"], all_classes) // all_classes)
+
+
+def train_cost(network, recipe, shape):
+    """(seconds, megabytes) of the job that trains one network configuration from all its seeds.
+
+    Args:
+        network: type, depth, width, classes, seeds. recipe: resolved. shape: (channels, H, W,
+        images).
+    """
+    blocks, images = blocks_of(network, shape), images_of(network, shape)
+    is_convolutional = convolutional(network["type"])
+    steps, evaluations = epochs_of(recipe, images)
+    forward = sum(flops for _, _, flops, _ in blocks)
+    step = 5e-4 + len(blocks) * LAYER[is_convolutional]
+    step += 3 * forward * min(recipe["batch_size"], images) / TRAINING[is_convolutional]
+    if recipe["path_energy"] or recipe["step_alignment"]:
+        step *= PENALISED
+    kept = 1 + len(recipe["checkpoints"])
+    evaluation = 1.2 * images * forward / EVALUATION + 0.002 * len(blocks)
+    # A checkpoint evaluates once more, and runs the images through to re-estimate batch norm.
+    seed = steps * step + (evaluations + 3 * kept) * evaluation
+    seconds = STARTED[0] + len(network["seeds"]) * seed
+
+    widest = max(n_out for n_out, *_ in blocks)
+    # Kept for the backward pass: five tensors of a block; of an evaluation, four of the widest.
+    states = max(5 * recipe["batch_size"] * sum(n_out for n_out, *_ in blocks), 4 * 2000 * widest)
+    weights = weights_of(network, shape) * (4 + 2 * kept * len(network["seeds"]))
+    pixels = 2 * 1.2 * math.prod(shape[:3]) * images
+    return seconds, TRAINER + 4 * (states + weights + pixels) / 1e6
+
+
+def train_cost_in(study, network):
+    """`train_cost` of a network of a config.Study."""
+    return train_cost(network, study.recipes[network["recipe"]], shape_of(study, network))
+
+
+def gradients_cost_in(study, network):
+    """(seconds, megabytes) of the job that measures gradients of a network of a config.Study."""
+    recipe, shape = study.recipes[network["recipe"]], shape_of(study, network)
+    settings, blocks = study.gradients["networks"], blocks_of(network, shape)
+    forward = sum(flops for _, _, flops, _ in blocks)
+    outputs = min(network["classes"], 20)
+    # Before training and at each checkpoint: a gradient of each output at every image and its noisy
+    # copy, and some steps on the batch, one after another.
+    passes = 6 * settings["inputs"] * outputs + 40 * settings["batch"] + 3 * shape[3]
+    networks = len(network["seeds"]) * (2 + len(recipe["checkpoints"]))
+    overhead = 0.02 * len(blocks) * (3 if convolutional(network["type"]) else 1)
+    seconds = STARTED[0] + networks * (passes * forward / EVALUATION + overhead)
+    states = 8 * max(settings["batch"], 500) * sum(n_out for n_out, *_ in blocks)
+    _, megabytes = train_cost(network, recipe, shape)
+    return seconds, megabytes + 4 * states / 1e6
+
+
+# --- Jobs of a study that are not of one network: seconds with the default settings, and what these
+# come to, so that other settings scale them.
+
+
+def _volume(settings):
+    """Random networks times inputs, modules and width^2; plain, and residual at every beta."""
+    inputs = settings.get("batch") or settings["points"]
+    networks = settings.get("networks") or settings["runs"]
+    kinds = 1 + len(settings["beta"])
+    return networks * inputs * sum(settings["depth"]) * kinds * settings["width"] ** 2
+
+
+def study_cost(rule, study):
+    """(seconds, megabytes) of a job by its rule's name, for rules without networks."""
+    seconds, megabytes, settings = {
+        "gradient_theorems": (31, 1200, "theorems"),
+        "gradient_toy": (11, 650, "toy"),
+        "gradient_activations": (10, 630, "activations"),
+        "gradient_paths": (6.5, 610, "paths"),
+        "gradient_linear_regions": (10, 610, "linear_regions"),
+        "effective_rank": (60, 1500, "effective_rank"),
+    }.get(rule, (DEFAULT_SECONDS.get(rule, 3.0), 600 if rule == "prepare_data" else 300, None))
+    if settings is not None:
+        from .config import GRADIENTS
+
+        default = {key: value for key, (_, value) in GRADIENTS[settings].items()}
+        seconds *= _volume(study.gradients[settings]) / _volume(default)
+    return seconds, megabytes
+
+
+DEFAULT_SECONDS = {"unconstrained_model": 9.0, "table": 1.0, "finished_table": 0.1}
+
+
+# --- Disk.
+
+
+def disk_of_training(network, recipe, shape):
+    """Bytes of checkpoints and of the states they are made from."""
+    kept = len(network["seeds"]) * (1 + len(recipe["checkpoints"]))
+    return 2 * kept * (4 * weights_of(network, shape) + 2000 * network["depth"]) + 50_000
+
+
+def disk_of_spectra(network, recipe, classes, shape, inputs):
+    """Bytes of spectra.nc: alignment matrices, paths, and the rest."""
+    depth, shown = network["depth"], vectors_shown(classes)
+    kept = len(network["seeds"]) * (1 + len(recipe["checkpoints"]))
+    pictures = 2 * depth**2 * shown**2
+    paths = 4 * paths_kept(classes) * (depth + 1)
+    values = 2 * inputs * depth * (2 * vectors_taken(classes) + 8)
+    return 100_000 + 4 * kept * 0.9 * (pictures + paths + values)

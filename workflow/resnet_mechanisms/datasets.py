@@ -5,10 +5,13 @@ x_train, x_test (uint8, N x H x W x channels), y_train, y_test (int64, 0..C-1), 
 scale (the pixel value that becomes 1).
 """
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from . import files
 from .data_readers import ARRAYS, read
 from .data_sources import class_order
 from .errors import UserError
@@ -64,9 +67,13 @@ def prepare(entry, classes, data_root="."):
 
 
 def load(path, device="cpu"):
-    """`Images` of a prepared `.npz`."""
-    with np.load(path, allow_pickle=False) as file:
-        return as_images(dict(file), device)
+    """`Images` of a prepared `.npz`; UserError where it is damaged."""
+    try:
+        with np.load(files.check(path), allow_pickle=False) as file:
+            arrays = dict(file)
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        files.put_aside(path, error)
+    return as_images(arrays, device)
 
 
 def as_images(arrays, device="cpu"):

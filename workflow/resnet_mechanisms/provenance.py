@@ -3,10 +3,14 @@ time or revision."""
 
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 import time
 from pathlib import Path
+
+from . import files
+from .gpus import JOB_VARIABLES
 
 PACKAGES = (
     "torch",
@@ -52,14 +56,20 @@ def versions():
 
 def write(output, **facts):
     """Write OUTPUT.provenance.json with `facts` (JSON values: configuration, seeds, device,
-    threads, ...), the git revision, the versions and the seconds since the command started."""
+    threads, ...), the git revision, the versions, the machine, the scheduler's job and GPU, the
+    file's SHA-256, and the seconds, of the clock and of the CPU, since the command started."""
     revision, modified = git_revision()
     record = facts | {
         "revision": revision,
         "modified": modified,
         "versions": versions(),
+        "machine": platform.node(),
+        "job": next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None),
+        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "sha256": files.sha256(output),
         "seconds": round(time.monotonic() - STARTED, 2),
+        "cpu_seconds": round(time.process_time(), 2),
     }
-    Path(f"{output}.provenance.json").write_text(
-        json.dumps(record, indent=2, sort_keys=True) + "\n"
+    files.write_text(
+        json.dumps(record, indent=2, sort_keys=True) + "\n", files.provenance_of(output)
     )

@@ -4,6 +4,7 @@ undefined."""
 import numpy as np
 import pandas as pd
 
+from . import files
 from .errors import UserError
 
 KEYS = ["dataset", "classes", "type", "skip", "depth", "width", "recipe"]
@@ -29,7 +30,8 @@ def write(frame, path, config=None):
         raise ValueError(
             f"{path}: infinite values in {list(numbers.columns[np.isinf(numbers).any()])}"
         )
-    frame.to_csv(path, index=False, float_format="%.6g")
+    with files.atomically(path) as partial:
+        frame.to_csv(partial, index=False, float_format="%.6g")
 
 
 def read(paths):

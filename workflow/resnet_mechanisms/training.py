@@ -10,30 +10,25 @@ that determines the weights.
 import contextlib
 import copy
 import fcntl
+import io
 import math
-import os
 import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from . import backpropagation
+from . import backpropagation, files
 from .datasets import training_labels
 from .networks import Network, batch_norm_layers, reestimate_batch_norm
 
 
-def save_atomically(content, path):
-    """torch.save that leaves either the old file or the whole new one, whatever happens in
-    between."""
-    path = Path(path)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with open(partial, "wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+def save_state(content, path):
+    """Write a state file: the whole new one or, whatever happens in between, the old one."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    with files.atomically(path) as partial:
+        partial.write_bytes(files.seal(buffer.getvalue()))
 
 
 def load_state(path):
@@ -42,7 +37,7 @@ def load_state(path):
     if not path.exists():
         return None
     try:
-        return torch.load(path, weights_only=True)
+        return torch.load(io.BytesIO(files.unseal(path.read_bytes())), weights_only=True)
     except Exception as error:
         print(f"{path}: damaged ({error}); made anew", file=sys.stderr)
         return None
@@ -271,11 +266,11 @@ def train(config, recipe, images, seed, state, save_seconds=1.0, stop_after=None
             )
         if epoch < epochs and time.monotonic() - saved >= save_seconds:
             content = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-            save_atomically(content | {"result": result, "epoch": epoch}, running)
+            save_state(content | {"result": result, "epoch": epoch}, running)
             saved = time.monotonic()
         if epoch == stop_after:
             return None
-    save_atomically(result, finished)
+    save_state(result, finished)
     running.unlink(missing_ok=True)
     return result
 

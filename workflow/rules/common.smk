@@ -3,21 +3,26 @@
 import ast
 import difflib
 import fcntl
-import functools
+import gc
+import hashlib
 import inspect
 import json
 import re
 import shlex
 import sys
+from functools import cache, partial
 from pathlib import Path
 
 from snakemake.io import strip_wildcard_constraints
 
+# A plan of thousands of jobs is millions of objects, all of them in use: look for garbage less often.
+gc.set_threshold(100_000, 50, 100)
+
 WORKFLOW = Path(os.path.realpath(workflow.basedir), "workflow")
 sys.path.insert(0, str(WORKFLOW))
 
-from resnet_mechanisms import costs, network_types
-from resnet_mechanisms.config import FIGURES, check_file, data_name, resolve
+from resnet_mechanisms import costs, gpus, network_types
+from resnet_mechanisms.config import FIGURES, NETWORK_PATH, check_file, data_name, resolve
 from resnet_mechanisms.errors import UserError
 
 
@@ -58,19 +63,20 @@ def one_of(names):
 
 NETWORKS = list(STUDY.networks)
 MEASURED = [network for network in NETWORKS if STUDY.measured(network)]
-DATA = list(dict.fromkeys(data_name(network) for network in STUDY.networks.values()))
+FOLLOWED = STUDY.followed
+DATA = STUDY.data_names
 OF_RANK = STUDY.gradients["effective_rank"]
-if "sg5_effective_rank" in STUDY.figures and data_name(OF_RANK) not in DATA:
-    DATA.append(data_name(OF_RANK))
 
 
+# By its form: a list of ten thousand paths takes minutes to match. check_targets() knows the list.
 wildcard_constraints:
-    network=one_of(NETWORKS),
+    network=NETWORK_PATH,
     data=one_of(DATA),
 
 
-# --- Sources. Commands list the library modules they import as inputs, so that an edit reruns what
-# uses the module and nothing else, and touching a file reruns nothing.
+# --- Code. Jobs have a digest of their command and of the library modules it imports among their
+# parameters, so that an edit reruns what uses the module and nothing else, and touching a file reruns
+# nothing.
 
 
 def command(name):
@@ -78,9 +84,10 @@ def command(name):
     return os.path.relpath(WORKFLOW / "scripts" / name)
 
 
-@functools.cache
-def sources(name, *modules):
-    """A command, further library modules, and all they import from the library, directly or not."""
+@cache
+def code_of(name, *modules):
+    """Digest of a command, further library modules, and all they import from the library, directly
+    or not."""
     todo = [WORKFLOW / "scripts" / name]
     todo += [WORKFLOW / "resnet_mechanisms" / f"{module}.py" for module in modules]
     found = set()
@@ -89,10 +96,14 @@ def sources(name, *modules):
         if file not in found and file.is_file():
             found.add(file)
             todo += imported(file)
-    return [os.path.relpath(file) for file in sorted(found) if not is_empty(file)]
+    digest = hashlib.sha256()
+    for file in sorted(found):
+        if not is_empty(file):
+            digest.update(str(file.relative_to(WORKFLOW)).encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
-@functools.cache
+@cache
 def parsed(file):
     try:
         return ast.parse(file.read_text(encoding="utf-8"))
@@ -107,9 +118,10 @@ def is_empty(file):
     )
 
 
+@cache
 def imported(file):
     """The files, in workflow/ or beside the command, that may be what a file imports."""
-    names = set()
+    names, found = set(), set()
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
@@ -122,24 +134,35 @@ def imported(file):
         for depth in range(1, len(parts) + 1):
             for root in (WORKFLOW, WORKFLOW / "scripts"):
                 path = root.joinpath(*parts[:depth])
-                yield from (path.with_suffix(".py"), path / "__init__.py")
+                found |= {path.with_suffix(".py"), path / "__init__.py"}
+    return {file for file in found if file.is_file()}
 
 
 # --- Parameters of jobs: text, so that equal means equal, and no more than the job depends on.
+
+
+def per_job(function):
+    """A function that Snakemake calls for every job: it looks up the signature each time, which is
+    a tenth of the time of a large plan, unless the function holds it."""
+    function.__signature__ = inspect.signature(function)
+    return function
 
 
 def to_json(value):
     return json.dumps(value, sort_keys=True)
 
 
+@per_job
 def network_json(wildcards):
     return to_json(STUDY.networks[wildcards.network])
 
 
+@per_job
 def recipe_json(wildcards):
     return to_json(STUDY.recipes[STUDY.networks[wildcards.network]["recipe"]])
 
 
+@per_job
 def measure_json(wildcards):
     kind = network_types.base(STUDY.networks[wildcards.network]["type"])
     return to_json({**STUDY.measure, "inputs": {kind: STUDY.measure["inputs"][kind]}})
@@ -155,8 +178,27 @@ def data_json(wildcards):
     return to_json({key: value for key, value in entry if key != "download"})
 
 
+@per_job
 def data_of(wildcards):
     return f"results/data/{data_name(STUDY.networks[wildcards.network])}.npz"
+
+
+def of_figure(name, wildcards):
+    """What a figure of the study is drawn from."""
+    return of_networks(FIGURE_INPUTS[name], STUDY.figures[name]) or FIGURE_INPUTS[name]
+
+
+def name_of(output):
+    """A file of a rule as the study names it, also where a profile keeps it in a storage."""
+    if output.is_storage:
+        prefix = workflow.storage_settings.default_storage_prefix
+        output = os.path.relpath(output.storage_object.query, prefix)
+    return strip_wildcard_constraints(output)
+
+
+def made_by(rule):
+    """The names of the files that a rule, given as rules.NAME, makes."""
+    return [name_of(output) for output in rule.output]
 
 
 def recipe_option(networks, keys):
@@ -174,47 +216,62 @@ def of_networks(paths, networks=NETWORKS):
     return [path.format(network=network) for path in paths for network in networks]
 
 
-# --- Rough costs: which jobs to start first, and what to ask a cluster for.
+# --- Costs: which jobs to start first, and what to ask a cluster for.
 
 
-def train_seconds(wildcards):
-    network = STUDY.networks[wildcards.network]
-    recipe = STUDY.recipes[network["recipe"]]
-    shape = costs.shape_of(STUDY, network)
-    images = shape[3]
-    steps = recipe["steps"]
-    if steps is None:
-        steps = recipe["epochs"] * images / recipe["batch_size"]
-    products = sum(flops / 2 for _, _, flops, _ in costs.blocks_of(network, shape))
-    step = 0.001 * network["depth"] + 2e-10 * recipe["batch_size"] * products
-    return int(10 + len(network["seeds"]) * steps * step)
+@cache
+def train_cost(network):
+    """(seconds, megabytes) that training a network from all its seeds takes."""
+    return costs.train_cost_in(STUDY, STUDY.networks[network])
 
 
-def spectra_cost(wildcards):
+@cache
+def spectra_cost(network):
     """(seconds, megabytes) that measuring one network takes."""
-    return costs.spectra_cost_in(STUDY, STUDY.networks[wildcards.network])
+    return costs.spectra_cost_in(STUDY, STUDY.networks[network])
 
 
-def spectra_seconds(wildcards):
-    return int(spectra_cost(wildcards)[0])
+@cache
+def gradients_cost(network):
+    """(seconds, megabytes) that measuring gradients of one network takes."""
+    return costs.gradients_cost_in(STUDY, STUDY.networks[network])
 
 
-def spectra_minutes(wildcards, attempt):
-    """Twice the estimate, and what a node needs to start."""
-    return attempt * (5 + spectra_seconds(wildcards) // 30)
+def priority_of(cost):
+    return per_job(lambda wildcards: int(cost(wildcards.network)[0]))
 
 
-def spectra_megabytes(wildcards, attempt):
-    return attempt * int(1.25 * spectra_cost(wildcards)[1])
+def minutes_of(cost):
+    """The runtime to ask for: twice the estimate and what a node needs to start; at a second attempt
+    twice as much."""
+    return per_job(lambda wildcards, attempt: attempt * (5 + int(cost(wildcards.network)[0]) // 30))
 
 
-def minutes(seconds):
-    """The runtime to ask for: ten times the estimate, twice as much at a second attempt."""
-    return lambda wildcards, attempt: attempt * (10 + seconds(wildcards) // 6)
+def megabytes_of(cost):
+    """The memory to ask for: a quarter more than the estimate; at a second attempt twice as much."""
+    return per_job(lambda wildcards, attempt: attempt * int(1.25 * cost(wildcards.network)[1]))
 
 
 def megabytes(first):
-    return lambda wildcards, attempt: attempt * first
+    return per_job(lambda wildcards, attempt: attempt * first)
+
+
+# --- Devices. Not parameters: changing them reruns nothing. A profile may ask for GPUs that the machine
+# Snakemake runs on does not have: set-resources: train: {gpu: 1}.
+
+GPUS = 0 if STUDY.device == "cpu" else len(gpus.visible())
+ON_DEVICE = {
+    "device": STUDY.device,
+    "gpu": 1 if GPUS or STUDY.device == "cuda" else 0,
+    "jobs_per_gpu": STUDY.jobs_per_gpu,
+}
+if GPUS and workflow.local_exec and "gpu" not in workflow.global_resources:
+    workflow.register_resource("gpu", GPUS * STUDY.jobs_per_gpu)
+# The options that a command on a device takes.
+DEVICE_OPTIONS = (
+    " --threads {threads} --device {resources.device} --gpu {resources.gpu}"
+    " --jobs-per-gpu {resources.jobs_per_gpu} "
+)
 
 
 # --- One study, one run: `make` asks who holds this file (see scripts/run_study.py).
@@ -240,9 +297,11 @@ def hold_study():
 def all_outputs():
     """Every file made for this study; where two rules share a pattern, more than once."""
     tables = [*TABLES, *FINISHED_TABLES]
-    wildcards = ("network", NETWORKS), ("data", DATA), ("table", tables)
-    for pattern in (strip_wildcard_constraints(o) for each in workflow.rules for o in each.output):
-        for wildcard, values in wildcards:
+    values_of = {"network": NETWORKS, "data": DATA, "table": tables}
+    for each, pattern in ((each, o) for each in workflow.rules for o in each.output):
+        pattern = name_of(pattern)
+        measured = each.name == "measure_spectra" or each.name.endswith("_of_network")
+        for wildcard, values in (values_of | ({"network": MEASURED} if measured else {})).items():
             if f"{{{wildcard}}}" in pattern:
                 yield from (pattern.replace(f"{{{wildcard}}}", value) for value in values)
                 break
@@ -265,12 +324,11 @@ def requested_targets():
 def check_targets():
     """A target that nothing makes ends the run in one line that says which are nearest."""
     names = [each.name for each in workflow.rules]
-    for target in requested_targets():
-        file = os.path.relpath(target)
-        if target in names or os.path.exists(file):
-            continue
-        if not any(each.is_producer(file) for each in workflow.rules):
+    files = {target: os.path.relpath(target) for target in requested_targets()}
+    files = {target: file for target, file in files.items() if target not in names}
+    made = set(all_outputs()) if files else ()
+    for target, file in files.items():
+        if file not in made and not os.path.exists(file):
             known = [each.name for each in workflow.rules if not each.has_wildcards()]
-            candidates = dict.fromkeys([*known, *all_outputs()])
-            nearest = difflib.get_close_matches(file, candidates, n=3, cutoff=0.4)
+            nearest = difflib.get_close_matches(file, [*known, *sorted(made)], n=3, cutoff=0.4)
             stop(f"nothing makes {target}; nearest targets: {', '.join(nearest or ['all'])}")

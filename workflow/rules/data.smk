@@ -3,8 +3,6 @@
 
 rule prepare_data:
     input:
-        script=command("data.py"),
-        sources=sources("data.py"),
         own=lambda wildcards: STUDY.data_file(wildcards.data.rpartition("-c")[0]) or [],
     output:
         "results/data/{data}.npz",
@@ -19,6 +17,8 @@ rule prepare_data:
         runtime=lambda wildcards: 120 if data_entry(wildcards).get("download") else 10,
         download=lambda wildcards: "--download" if data_entry(wildcards).get("download") else "",
     params:
+        script=command("data.py"),
+        code=code_of("data.py"),
         dataset=data_json,
         name=lambda wildcards: wildcards.data.rpartition("-c")[0],
         classes=lambda wildcards: wildcards.data.rpartition("-c")[2],
@@ -28,7 +28,7 @@ rule prepare_data:
     message:
         "Preparing {wildcards.data}"
     shell:
-        "python {input.script:q} --dataset {params.dataset:q} --name {params.name:q}"
+        "python {params.script:q} --dataset {params.dataset:q} --name {params.name:q}"
         " --classes {params.classes} --data-root {params.root:q} {resources.download}"
         " --out {output:q} 2> {log:q}"
 

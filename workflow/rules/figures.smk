@@ -24,7 +24,7 @@ FIGURE_INPUTS = {
     "mechanisms": [SCORES, HISTORY, "results/gradients/{network}/covariance.csv"],
     "sg6_looks_linear": HISTORY,
     "sg_momentum": [HISTORY, "results/gradients/{network}/similarity.csv"],
-    "sg5_effective_rank": list(rules.effective_rank.output),
+    "sg5_effective_rank": made_by(rules.effective_rank),
     "sg_theorems": "results/gradients/gradient_covariance.csv",
     "sg1_gradients": "results/gradients/toy_gradients.npz",
     "sg3_coactivation": "results/gradients/coactivation.csv",
@@ -35,7 +35,7 @@ FIGURE_INPUTS = {
     "sg_paths": ["results/gradients/path_counts.csv", "results/gradients/path_lengths.csv"],
     "sg_linear_regions": "results/gradients/linear_regions.csv",
     "sg2_autocorrelation": "results/gradients/autocorrelation.csv",
-    "unconstrained_jacobians": list(rules.unconstrained_model.output),
+    "unconstrained_jacobians": made_by(rules.unconstrained_model),
     "claims": "results/tables/claims.csv",
 }
 # Tables name recipes; these figures have values of them on an axis.
@@ -53,9 +53,7 @@ for name in STUDY.figures:
         name:
             name
         input:
-            script=command("figure.py"),
-            sources=sources("figure.py", f"figures/{name}"),
-            files=of_networks(FIGURE_INPUTS[name], STUDY.figures[name]) or [FIGURE_INPUTS[name]],
+            files=partial(of_figure, name),
         output:
             pdf=f"results/figures/{name}.pdf",
             png=report(
@@ -73,12 +71,14 @@ for name in STUDY.figures:
             mem_mb=megabytes(1000),
             runtime=10,
         params:
+            script=command("figure.py"),
+            code=code_of("figure.py", f"figures/{name}"),
             figure=name,
             recipes=recipe_option(STUDY.figures[name], RECIPE_KEYS.get(name)),
         message:
             "Drawing {output.pdf}"
         shell:
-            "python {input.script:q} {params.figure} --input {input.files:q}"
+            "python {params.script:q} {params.figure} --input {input.files:q}"
             " {params.recipes:q} --pdf {output.pdf:q} --png {output.png:q} 2> {log:q}"
 
 
@@ -89,16 +89,12 @@ for name in OF_ONE_NETWORK:
         name:
             f"{name}_of_network"
         input:
-            script=command("figure.py"),
-            sources=sources("figure.py", f"figures/{name}"),
             files=FIGURE_INPUTS[name],
         output:
             pdf=f"results/figures/{{network}}/{name}.pdf",
             png=f"results/figures/{{network}}/{name}.png",
         log:
             f"results/logs/figures/{{network}}/{name}.log",
-        wildcard_constraints:
-            network=one_of(MEASURED),
         localrule: True
         conda:
             "../../envs/figures.yaml"
@@ -107,11 +103,13 @@ for name in OF_ONE_NETWORK:
             mem_mb=megabytes(1000),
             runtime=10,
         params:
+            script=command("figure.py"),
+            code=code_of("figure.py", f"figures/{name}"),
             figure=name,
         message:
             "Drawing {output.pdf}"
         shell:
-            "python {input.script:q} {params.figure} --input {input.files:q}"
+            "python {params.script:q} {params.figure} --input {input.files:q}"
             " --pdf {output.pdf:q} --png {output.png:q} 2> {log:q}"
 
 

@@ -2,9 +2,6 @@
 
 
 rule gradient_theorems:
-    input:
-        script=command("gradients.py"),
-        sources=sources("gradients.py"),
     output:
         "results/gradients/gradient_covariance.csv",
     log:
@@ -14,24 +11,24 @@ rule gradient_theorems:
     priority: 100000  # few and long: first
     conda:
         "../../envs/measure.yaml"
-    threads: 1
+    threads: STUDY.threads
     resources:
+        **ON_DEVICE,
         mem_mb=megabytes(3000),
         runtime=60,
-        device=STUDY.device,
     params:
+        script=command("gradients.py"),
+        code=code_of("gradients.py"),
         settings=to_json(STUDY.gradients["theorems"]),
     message:
         "Measuring gradient covariances against the theorems"
     shell:
-        "python {input.script:q} theorems --settings {params.settings:q} --threads {threads}"
-        " --device {resources.device} --table {output:q} 2> {log:q}"
+        "python {params.script:q} theorems --settings {params.settings:q}"
+        + DEVICE_OPTIONS
+        + "--table {output:q} 2> {log:q}"
 
 
 rule gradient_toy:
-    input:
-        script=command("gradients.py"),
-        sources=sources("gradients.py"),
     output:
         gradients="results/gradients/toy_gradients.npz",
         autocorrelation="results/gradients/autocorrelation.csv",
@@ -42,25 +39,25 @@ rule gradient_toy:
     priority: 100000  # few and long: first
     conda:
         "../../envs/measure.yaml"
-    threads: 1
+    threads: STUDY.threads
     resources:
+        **ON_DEVICE,
         mem_mb=megabytes(3000),
         runtime=60,
-        device=STUDY.device,
     params:
+        script=command("gradients.py"),
+        code=code_of("gradients.py"),
         settings=to_json(STUDY.gradients["toy"]),
     message:
         "Measuring gradients on a line of inputs"
     shell:
-        "python {input.script:q} toy --settings {params.settings:q} --threads {threads}"
-        " --device {resources.device} --gradients {output.gradients:q}"
+        "python {params.script:q} toy --settings {params.settings:q}"
+        + DEVICE_OPTIONS
+        + "--gradients {output.gradients:q}"
         " --autocorrelation {output.autocorrelation:q} 2> {log:q}"
 
 
 rule gradient_activations:
-    input:
-        script=command("gradients.py"),
-        sources=sources("gradients.py", "activations"),
     output:
         coactivation="results/gradients/coactivation.csv",
         patterns="results/gradients/activation_patterns.csv",
@@ -72,24 +69,24 @@ rule gradient_activations:
     priority: 100000  # few and long: first
     conda:
         "../../envs/measure.yaml"
-    threads: 1
+    threads: STUDY.threads
     resources:
+        **ON_DEVICE,
         mem_mb=megabytes(2000),
         runtime=60,
-        device=STUDY.device,
     params:
+        script=command("gradients.py"),
+        code=code_of("gradients.py", "activations"),
         settings=to_json(STUDY.gradients["activations"]),
     message:
         "Measuring which rectifiers are active"
     shell:
-        "python {input.script:q} activations --settings {params.settings:q} --threads {threads}"
-        " --device {resources.device} --coactivation {output.coactivation:q} --patterns {output.patterns:q} --rasters {output.rasters:q} 2> {log:q}"
+        "python {params.script:q} activations --settings {params.settings:q}"
+        + DEVICE_OPTIONS
+        + "--coactivation {output.coactivation:q} --patterns {output.patterns:q} --rasters {output.rasters:q} 2> {log:q}"
 
 
 rule gradient_paths:
-    input:
-        script=command("gradients.py"),
-        sources=sources("gradients.py", "paths"),
     output:
         counts="results/gradients/path_counts.csv",
         lengths="results/gradients/path_lengths.csv",
@@ -100,24 +97,24 @@ rule gradient_paths:
     priority: 100000  # few and long: first
     conda:
         "../../envs/measure.yaml"
-    threads: 1
+    threads: STUDY.threads
     resources:
+        **ON_DEVICE,
         mem_mb=megabytes(2000),
         runtime=60,
-        device=STUDY.device,
     params:
+        script=command("gradients.py"),
+        code=code_of("gradients.py", "paths"),
         settings=to_json(STUDY.gradients["paths"]),
     message:
         "Counting paths"
     shell:
-        "python {input.script:q} paths --settings {params.settings:q} --threads {threads}"
-        " --device {resources.device} --counts {output.counts:q} --lengths {output.lengths:q} 2> {log:q}"
+        "python {params.script:q} paths --settings {params.settings:q}"
+        + DEVICE_OPTIONS
+        + "--counts {output.counts:q} --lengths {output.lengths:q} 2> {log:q}"
 
 
 rule gradient_linear_regions:
-    input:
-        script=command("gradients.py"),
-        sources=sources("gradients.py", "linear_regions"),
     output:
         table="results/gradients/linear_regions.csv",
     log:
@@ -127,18 +124,24 @@ rule gradient_linear_regions:
     priority: 100000  # few and long: first
     conda:
         "../../envs/measure.yaml"
-    threads: 1
+    threads: STUDY.threads
     resources:
+        **ON_DEVICE,
         mem_mb=megabytes(2000),
         runtime=60,
-        device=STUDY.device,
     params:
+        script=command("gradients.py"),
+        code=code_of("gradients.py", "linear_regions"),
         settings=to_json(STUDY.gradients["linear_regions"]),
     message:
         "Counting linear regions along a line"
     shell:
-        "python {input.script:q} linear_regions --settings {params.settings:q} --threads {threads}"
-        " --device {resources.device} --table {output.table:q} 2> {log:q}"
+        "python {params.script:q} linear_regions --settings {params.settings:q}"
+        + DEVICE_OPTIONS
+        + "--table {output.table:q} 2> {log:q}"
+
+
+RANDOM_NETWORKS = [each.name for each in workflow.rules if each.name.startswith("gradient_")]
 
 
 rule gradients:

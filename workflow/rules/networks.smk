@@ -4,8 +4,6 @@
 
 rule train:
     input:
-        script=command("train.py"),
-        sources=sources("train.py"),
         data=data_of,
     output:
         checkpoints="results/networks/{network}/checkpoints.pt",
@@ -14,28 +12,29 @@ rule train:
         "results/logs/networks/{network}.log",
     benchmark:
         "results/benchmarks/networks/{network}.tsv"
-    priority: train_seconds
+    priority: priority_of(train_cost)
     conda:
         "../../envs/measure.yaml"
-    # One thread, always: the order of a sum, and with it the weights, depends on their number.
-    threads: 1
+    threads: STUDY.threads
     resources:
-        mem_mb=megabytes(2000),
-        runtime=minutes(train_seconds),
-        device=STUDY.device,
+        **ON_DEVICE,
+        mem_mb=megabytes_of(train_cost),
+        runtime=minutes_of(train_cost),
     params:
+        script=command("train.py"),
+        code=code_of("train.py"),
         network=network_json,
         recipe=recipe_json,
-        state=lambda wildcards: f"results/state/{wildcards.network}",
+        state="results/state",
     message:
         "Training {wildcards.network}"
     shell:
-        "python {input.script:q} --network {params.network:q} --recipe {params.recipe:q}"
-        " --data {input.data:q} --state {params.state:q} --threads {threads} --device {resources.device}"
-        " --checkpoints {output.checkpoints:q} --history {output.history:q} 2> {log:q}"
+        "python {params.script:q} --network {params.network:q} --recipe {params.recipe:q}"
+        " --data {input.data:q} --state {params.state:q}"
+        + DEVICE_OPTIONS
+        + "--checkpoints {output.checkpoints:q} --history {output.history:q} 2> {log:q}"
 
 
 rule networks:
     input:
-        of_networks("results/networks/{network}/checkpoints.pt"),
-        of_networks("results/networks/{network}/history.csv"),
+        lambda wildcards: of_networks(made_by(rules.train)),

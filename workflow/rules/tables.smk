@@ -15,13 +15,13 @@ TABLES = {table: files for table, files in TABLES.items() if files}
 
 # Tables that one job has written whole.
 FINISHED_TABLES = {
-    "gradient_covariance": rules.gradient_theorems.output,
-    "coactivation": rules.gradient_activations.output.coactivation,
-    "activation_patterns": rules.gradient_activations.output.patterns,
-    "path_counts": rules.gradient_paths.output.counts,
-    "path_lengths": rules.gradient_paths.output.lengths,
-    "linear_regions": rules.gradient_linear_regions.output,
-    "unconstrained_jacobians": rules.unconstrained_model.output.table,
+    "gradient_covariance": made_by(rules.gradient_theorems)[0],
+    "coactivation": name_of(rules.gradient_activations.output.coactivation),
+    "activation_patterns": name_of(rules.gradient_activations.output.patterns),
+    "path_counts": name_of(rules.gradient_paths.output.counts),
+    "path_lengths": name_of(rules.gradient_paths.output.lengths),
+    "linear_regions": made_by(rules.gradient_linear_regions)[0],
+    "unconstrained_jacobians": name_of(rules.unconstrained_model.output.table),
     **({"effective_rank": RANKS[0]} if RANKS else {}),
 }
 
@@ -34,8 +34,6 @@ localrules:
 
 rule table:
     input:
-        script=command("table.py"),
-        sources=sources("table.py"),
         rows=lambda wildcards: TABLES[wildcards.table],
     output:
         "results/tables/{table}.csv",
@@ -49,10 +47,13 @@ rule table:
     resources:
         mem_mb=megabytes(1000),
         runtime=10,
+    params:
+        script=command("table.py"),
+        code=code_of("table.py"),
     message:
         "Writing {output}"
     shell:
-        "python {input.script:q} {wildcards.table} --input {input.rows:q} --out {output:q} 2> {log:q}"
+        "python {params.script:q} {wildcards.table} --input {input.rows:q} --out {output:q} 2> {log:q}"
 
 
 rule finished_table:
@@ -80,9 +81,7 @@ rule finished_table:
 
 rule claims_table:
     input:
-        script=command("claims.py"),
-        sources=sources("claims.py"),
-        claims=os.path.relpath(WORKFLOW / "claims.yaml"),
+        claims=local(os.path.relpath(WORKFLOW / "claims.yaml")),
         tables=expand("results/tables/{table}.csv", table=[*TABLES, *FINISHED_TABLES]),
     output:
         "results/tables/claims.csv",
@@ -95,11 +94,13 @@ rule claims_table:
         mem_mb=megabytes(1000),
         runtime=10,
     params:
+        script=command("claims.py"),
+        code=code_of("claims.py"),
         tables=lambda wildcards, input: os.path.dirname(input.tables[0]),
     message:
         "Judging the claims"
     shell:
-        "python {input.script:q} --claims {input.claims:q} --tables {params.tables:q} --out {output:q}"
+        "python {params.script:q} --claims {input.claims:q} --tables {params.tables:q} --out {output:q}"
         " 2> {log:q}"
 
 

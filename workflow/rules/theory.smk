@@ -2,9 +2,6 @@
 
 
 rule unconstrained_model:
-    input:
-        script=command("unconstrained_jacobians.py"),
-        sources=sources("unconstrained_jacobians.py"),
     output:
         table="results/theory/unconstrained_jacobians.csv",
         per_block="results/theory/unconstrained_jacobians_per_block.csv",
@@ -19,11 +16,13 @@ rule unconstrained_model:
         mem_mb=megabytes(2000),
         runtime=60,
     params:
+        script=command("unconstrained_jacobians.py"),
+        code=code_of("unconstrained_jacobians.py"),
         settings=to_json(STUDY.unconstrained_jacobians),
     message:
         "Minimising the unconstrained Jacobians model"
     shell:
-        "python {input.script:q} --settings {params.settings:q} --threads {threads}"
+        "python {params.script:q} --settings {params.settings:q} --threads {threads}"
         " --table {output.table:q} --per-block {output.per_block:q} 2> {log:q}"
 
 

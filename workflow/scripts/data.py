@@ -4,7 +4,7 @@ import argparse
 import json
 
 from _command import run
-from resnet_mechanisms import data_readers, datasets, provenance
+from resnet_mechanisms import data_readers, datasets, files, provenance
 from resnet_mechanisms.errors import UserError
 
 
@@ -28,10 +28,11 @@ def main():
         arrays = datasets.prepare(entry, args.classes, args.data_root)
     except UserError as error:
         raise UserError(f"datasets.{args.name}: {error}") from None
-    np.savez_compressed(args.out, **arrays)
+    with files.atomically(args.out) as partial:
+        np.savez_compressed(partial, **arrays)
     facts = dict(dataset=args.dataset, name=args.name, classes=args.classes)
-    files = data_readers.checksums(args.dataset, args.data_root)
-    provenance.write(args.out, **facts, source_sha256=files)
+    sources = data_readers.checksums(args.dataset, args.data_root)
+    provenance.write(args.out, **facts, source_sha256=sources)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import argparse
 import json
 
-from _command import run
-from resnet_mechanisms import datasets, device, effective_rank, provenance
+from _command import device_of, device_options, run
+from resnet_mechanisms import datasets, effective_rank, files, provenance
 from resnet_mechanisms.tables import write
 
 
@@ -18,14 +18,14 @@ def main():
     )
     parser.add_argument("--table", required=True, help="effective_rank.csv")
     parser.add_argument("--pictures", required=True, help="correlations of a minibatch, npz")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="auto")
+    device_options(parser)
     args = parser.parse_args()
 
-    where = device.use(args.device, args.threads)
+    where = device_of(args)
     images = datasets.load(args.data, where)
     write(effective_rank.table(args.settings, images), args.table)
-    np.savez_compressed(args.pictures, **effective_rank.pictures(args.settings, images))
+    with files.atomically(args.pictures) as partial:
+        np.savez_compressed(partial, **effective_rank.pictures(args.settings, images))
     provenance.write(args.table, settings=args.settings, device=str(where), threads=args.threads)
 
 

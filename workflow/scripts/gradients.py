@@ -5,8 +5,8 @@ gradients of a scalar input (toy), which rectifiers are active (activations), pa
 import argparse
 import json
 
-from _command import run
-from resnet_mechanisms import device, provenance
+from _command import device_of, device_options, run
+from resnet_mechanisms import files, provenance
 from resnet_mechanisms.tables import write
 
 # Commands with what they write.
@@ -34,7 +34,8 @@ def toy(args, where):
     from resnet_mechanisms import gradients
 
     write(gradients.autocorrelation_table(args.settings, where), args.autocorrelation)
-    np.savez_compressed(args.gradients, **gradients.figure_curves(args.settings, where))
+    with files.atomically(args.gradients) as partial:
+        np.savez_compressed(partial, **gradients.figure_curves(args.settings, where))
     return [args.autocorrelation]
 
 
@@ -46,7 +47,8 @@ def activations(args, where):
     write(activations.coactivation_table(args.settings, where), args.coactivation)
     table, arrays = activations.patterns(args.settings, where)
     write(table, args.patterns)
-    np.savez_compressed(args.rasters, **arrays)
+    with files.atomically(args.rasters) as partial:
+        np.savez_compressed(partial, **arrays)
     return [args.coactivation, args.patterns]
 
 
@@ -75,10 +77,9 @@ def main():
         command.add_argument(
             "--settings", required=True, type=json.loads, help="its part of the config, JSON"
         )
-        command.add_argument("--threads", type=int, default=1)
-        command.add_argument("--device", default="auto")
+        device_options(command)
     args = parser.parse_args()
-    where = device.use(args.device, args.threads)
+    where = device_of(args)
     for table in globals()[args.command](args, where):
         provenance.write(table, settings=args.settings, device=str(where), threads=args.threads)
 

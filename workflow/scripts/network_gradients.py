@@ -3,8 +3,8 @@ checkpoint."""
 
 import json
 
-from _command import network_parser, read_checkpoints, run
-from resnet_mechanisms import datasets, device, network_gradients, provenance
+from _command import device_of, network_parser, read_checkpoints, run
+from resnet_mechanisms import datasets, network_gradients, provenance
 from resnet_mechanisms.tables import write
 
 
@@ -19,7 +19,7 @@ def main():
     parser.add_argument("--similarity", required=True)
     args = parser.parse_args()
 
-    where = device.use(args.device, args.threads)
+    where = device_of(args)
     images = datasets.load(args.data, where)
     checkpoints = read_checkpoints(args.checkpoints)
     config = args.network

@@ -3,8 +3,8 @@ Collapse."""
 
 import json
 
-from _command import network_parser, read_checkpoints, run
-from resnet_mechanisms import datasets, device, provenance, spectra
+from _command import device_of, network_parser, read_checkpoints, run
+from resnet_mechanisms import datasets, files, provenance, spectra
 from resnet_mechanisms.tables import write
 
 
@@ -22,14 +22,15 @@ def main():
     parser.add_argument("--per-block", required=True)
     args = parser.parse_args()
 
-    where = device.use(args.device, args.threads)
+    where = device_of(args)
     images = datasets.load(args.data, where)
     checkpoints = read_checkpoints(args.checkpoints)
     history = pd.read_csv(args.history)
     config = args.network
     data = spectra.measure(config, args.recipe, images, checkpoints, history, args.measure)
     compressed = {name: {"zlib": True} for name, value in data.items() if value.dtype.kind == "f"}
-    data.to_netcdf(args.spectra, engine="h5netcdf", encoding=compressed)
+    with files.atomically(args.spectra) as partial:
+        data.to_netcdf(partial, engine="h5netcdf", encoding=compressed)
     write(spectra.rows(data), args.rows)
     write(spectra.per_block(data), args.per_block)
     facts = dict(

@@ -4,17 +4,18 @@ import hashlib
 import json
 from pathlib import Path
 
-from _command import network_parser, run
+from _command import device_of, network_parser, run
 from resnet_mechanisms import (
     backpropagation,
     datasets,
-    device,
+    files,
     network_types,
     networks,
     provenance,
     stems,
     training,
 )
+from resnet_mechanisms.config import network_path
 from resnet_mechanisms.tables import HISTORY, write
 
 CODE_OF_WEIGHTS = (backpropagation, datasets, network_types, networks, stems, training)
@@ -38,16 +39,18 @@ def state_key(config, recipe, data, threads, kind):
 def main():
     parser = network_parser(__doc__)
     parser.add_argument(
-        "--state", required=True, type=Path, help="folder of finished and running seeds"
+        "--state", required=True, type=Path, help="folder of finished and running seeds, of all"
     )
     parser.add_argument("--checkpoints", required=True)
     parser.add_argument("--history", required=True)
     args = parser.parse_args()
     import pandas as pd
+    import torch
 
-    where = device.use(args.device, args.threads)
+    where = device_of(args)
     config = args.network
-    state = args.state / state_key(config, args.recipe, args.data, args.threads, where.type)
+    key = state_key(config, args.recipe, args.data, args.threads, where.type)
+    state = args.state / network_path(config) / key
     state.mkdir(parents=True, exist_ok=True)
     images = datasets.load(args.data, where)
     kept, history = {}, []
@@ -58,9 +61,8 @@ def main():
             history += result["history"]
     network = training.initialised(config, args.recipe, images, config["seeds"][0])
     parameters, multiplications = networks.size_of(network, images.x_train.shape[1:])
-    training.save_atomically(
-        {"network": config, "recipe": args.recipe, "seeds": kept}, args.checkpoints
-    )
+    with files.atomically(args.checkpoints) as partial:
+        torch.save({"network": config, "recipe": args.recipe, "seeds": kept}, partial)
     rows = pd.DataFrame(history, columns=HISTORY)
     rows = rows.assign(parameters=parameters, multiplications=multiplications)
     write(rows, args.history, config)

@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
-from .. import tables
+from .. import files, tables
 from ..errors import UserError
 from .style import SKIP_NAMES
 
@@ -86,7 +86,7 @@ def read_network(path):
     import xarray as xr
 
     try:
-        network = xr.load_dataset(path, engine="h5netcdf")
+        network = xr.load_dataset(files.check(path), engine="h5netcdf")
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"cannot read {path} as a netCDF file: {_first_line(error)}") from error
     missing = [

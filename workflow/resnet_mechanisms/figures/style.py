@@ -7,6 +7,8 @@ from pathlib import Path
 import matplotlib as mpl
 import seaborn as sns
 
+from .. import files
+
 COLUMN = 3.25  # inches: one column
 TEXT = 6.75  # inches: the whole text width
 
@@ -98,7 +100,8 @@ def save(fig, pdf, png):
     """
     for path in (Path(pdf), Path(png)):
         path.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(
-        pdf, format="pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None}
-    )
-    fig.savefig(png, format="png", dpi=200, metadata={"Software": None})
+    undated = {"CreationDate": None, "Producer": None, "Creator": None}
+    with files.atomically(pdf) as partial:
+        fig.savefig(partial, format="pdf", metadata=undated)
+    with files.atomically(png) as partial:
+        fig.savefig(partial, format="png", dpi=200, metadata={"Software": None})
