@@ -1,4 +1,5 @@
 # make         set up .venv and run the default study; SNAKEMAKE_ARGS="..." goes to Snakemake
+# make plan    set up and say what the study takes, before it runs
 # make test    set up and test
 # make lint    set up and check style
 # make bench   set up and time what is ours beside other ways: results/benchmarks/*.csv
@@ -7,10 +8,13 @@ PYTHON ?= python3
 VENV := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: all setup test lint bench
+.PHONY: all plan setup test lint bench
 
 all: setup
 	@$(VENV) workflow/scripts/run_study.py $(SNAKEMAKE_ARGS)
+
+plan: setup
+	@$(VENV) -m snakemake --cores 1 --quiet all --nolock $(SNAKEMAKE_ARGS) -- plan
 
 setup: .venv/installed
 
@@ -36,3 +40,5 @@ bench: setup
 	@$(VENV) workflow/scripts/bench.py training
 	@$(VENV) workflow/scripts/bench.py gradients
 	@$(VENV) workflow/scripts/bench.py costs
+	@$(VENV) workflow/scripts/bench.py efficiency
+	@$(VENV) workflow/scripts/bench.py scale

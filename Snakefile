@@ -37,15 +37,16 @@ localrules:
     figures,
 
 
-# The stages one by one: Snakemake does not miss a file that only others need.
+# The stages one by one, with a file of each job: Snakemake does not miss a file that only others need.
 rule all:
     default_target: True
     input:
         rules.data.input,
-        rules.networks.input,
-        rules.spectra.input,
+        lambda wildcards: of_networks(made_by(rules.train)[:1]),
+        lambda wildcards: of_networks(made_by(rules.measure_spectra)[:1], MEASURED),
+        lambda wildcards: of_networks(made_by(rules.measure_gradients)[:1], FOLLOWED),
         rules.gradients.input,
-        rules.network_gradients.input,
+        RANKS,
         rules.theory.input,
         rules.tables.input,
         rules.figures.input,
@@ -53,6 +54,15 @@ rule all:
 
 onstart:
     hold_study()
+    record_run("running")
+
+
+onsuccess:
+    record_run("finished")
+
+
+onerror:
+    record_run("failed")
 
 
 check_targets()

@@ -23,11 +23,13 @@ for option, word in zip([""] + words, words):
         outputs.append(word)
     elif os.path.isfile(word):
         digest.update(pathlib.Path(word).read_bytes())
-    elif not word.startswith("results/") and option != "--device":
+    elif not word.startswith("results/") and option not in {options}:
         digest.update(word.encode())
 for output in outputs:
     pathlib.Path(output).write_text(digest.hexdigest())
 """
+# What a job gets from the machine, and does not depend on.
+OF_MACHINE = ["--device", "--gpu", "--jobs-per-gpu", "--threads"]
 OUTPUTS = {
     "data.py": ["--out"],
     "train.py": ["--checkpoints", "--history"],
@@ -63,7 +65,7 @@ def put_stand_ins(project):
         nodes = ast.walk(ast.parse(script.read_text()))
         imports = [ast.unparse(n) for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)]
         indented = "\n".join(f"    {line}" for line in ["pass", *imports])
-        script.write_text(STAND_IN.format(imports=indented, outputs=outputs))
+        script.write_text(STAND_IN.format(imports=indented, outputs=outputs, options=OF_MACHINE))
 
 
 def snakemake(project, *words, check=True):

@@ -16,7 +16,7 @@ STUDY = {
     "standalone": True,
     "datasets": {"digits": {"source": "digits", "train": 300}},
     "recipes": {
-        "slow": RECIPE | {"steps": 2000, "evaluate_every": 50},
+        "slow": RECIPE | {"steps": 1500, "evaluate_every": 50},
         "hot": RECIPE | {"learning_rate": 100, "steps": 60, "evaluate_every": 1},
     },
     "grids": {

@@ -1,5 +1,6 @@
 """pyproject.toml, the conda environments and what is installed name the same versions."""
 
+import re
 import tomllib
 from importlib.metadata import version
 
@@ -23,3 +24,23 @@ def test_conda_environment_has_the_same_versions(name):
 
 def test_installed_versions():
     assert {package: version(package) for package in PINNED} == PINNED
+
+
+def test_container_installs_what_pyproject_says():
+    """Its Python is ours, and no package has a version of its own there."""
+    text = (ROOT / "envs/Containerfile").read_text()
+    python = PROJECT["requires-python"].removeprefix(">=")
+    assert re.search(r"^FROM python:(\S+)-slim$", text, re.M)[1] == python
+    extras = re.search(r'pip install .*"\.\[(.*)\]"', text)[1].split(",")
+    assert set(extras) == set(PROJECT["optional-dependencies"]) - {"test"}
+    copied = re.findall(r"^COPY (.*) \S+$", text, re.M)
+    assert all((ROOT / name).exists() for line in copied for name in line.split())
+    assert not re.search(r"[a-z0-9]==", text)
+
+
+def test_extras_are_pinned_and_installed():
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        for requirement in requirements:
+            if not requirement.startswith(PROJECT["name"]):
+                name, _, pinned = requirement.partition("==")
+                assert version(name) == pinned, extra

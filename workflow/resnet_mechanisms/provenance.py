@@ -58,18 +58,40 @@ def write(output, **facts):
     """Write OUTPUT.provenance.json with `facts` (JSON values: configuration, seeds, device,
     threads, ...), the git revision, the versions, the machine, the scheduler's job and GPU, the
     file's SHA-256, and the seconds, of the clock and of the CPU, since the command started."""
+    record = (
+        facts
+        | surroundings()
+        | {
+            "job": next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None),
+            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "sha256": files.sha256(output),
+            "seconds": round(time.monotonic() - STARTED, 2),
+            "cpu_seconds": round(time.process_time(), 2),
+        }
+    )
+    _write(record, files.provenance_of(output))
+
+
+def write_run(results, **facts):
+    """Write RESULTS/provenance.json, the record of a run: `facts` (JSON values: configuration,
+    targets, outcome, seconds, ...), revision, versions, machine, and the SHA-256 of each table and
+    figure there is."""
+    results = Path(results)
+    made = [*results.glob("tables/*.csv"), *results.glob("figures/**/*.p[dn][fg]")]
+    made = {str(path.relative_to(results)): files.sha256(path) for path in made}
+    _write(facts | surroundings() | {"sha256": made}, results / "provenance.json")
+
+
+def surroundings():
+    """Revision, whether files differ from it, versions, machine."""
     revision, modified = git_revision()
-    record = facts | {
+    return {
         "revision": revision,
         "modified": modified,
         "versions": versions(),
         "machine": platform.node(),
-        "job": next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None),
-        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "sha256": files.sha256(output),
-        "seconds": round(time.monotonic() - STARTED, 2),
-        "cpu_seconds": round(time.process_time(), 2),
     }
-    files.write_text(
-        json.dumps(record, indent=2, sort_keys=True) + "\n", files.provenance_of(output)
-    )
+
+
+def _write(record, path):
+    files.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", path)

@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import sys
+import time
 from functools import cache, partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ gc.set_threshold(100_000, 50, 100)
 WORKFLOW = Path(os.path.realpath(workflow.basedir), "workflow")
 sys.path.insert(0, str(WORKFLOW))
 
-from resnet_mechanisms import costs, gpus, network_types
+from resnet_mechanisms import costs, gpus, network_types, provenance
 from resnet_mechanisms.config import FIGURES, NETWORK_PATH, check_file, data_name, resolve
 from resnet_mechanisms.errors import UserError
 
@@ -261,17 +262,13 @@ def megabytes(first):
 
 GPUS = 0 if STUDY.device == "cpu" else len(gpus.visible())
 ON_DEVICE = {
-    "device": STUDY.device,
     "gpu": 1 if GPUS or STUDY.device == "cuda" else 0,
-    "jobs_per_gpu": STUDY.jobs_per_gpu,
+    "device": f"--device {STUDY.device} --jobs-per-gpu {STUDY.jobs_per_gpu}",
 }
 if GPUS and workflow.local_exec and "gpu" not in workflow.global_resources:
     workflow.register_resource("gpu", GPUS * STUDY.jobs_per_gpu)
 # The options that a command on a device takes.
-DEVICE_OPTIONS = (
-    " --threads {threads} --device {resources.device} --gpu {resources.gpu}"
-    " --jobs-per-gpu {resources.jobs_per_gpu} "
-)
+DEVICE_OPTIONS = " --threads {threads} --gpu {resources.gpu} {resources.device} "
 
 
 # --- One study, one run: `make` asks who holds this file (see scripts/run_study.py).
@@ -289,6 +286,25 @@ def hold_study():
     held.truncate(0)
     held.write(f"{os.getpid()}\n")
     held.flush()
+
+
+# --- The record of the run: results/provenance.json.
+
+STARTED = time.time()
+
+
+def record_run(outcome):
+    """What runs or has run here, and how it ended; not of a plan, which makes nothing."""
+    if TARGETS != ["plan"]:
+        provenance.write_run(
+            "results",
+            outcome=outcome,
+            config=config,
+            targets=TARGETS or ["all"],
+            cores=workflow.resource_settings.cores,
+            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(STARTED)),
+            seconds=round(time.time() - STARTED, 1),
+        )
 
 
 # --- Targets.
@@ -321,10 +337,13 @@ def requested_targets():
     return sorted({*settings.targets, *settings.forcerun, *settings.until, *settings.omit_from})
 
 
+TARGETS = requested_targets()
+
+
 def check_targets():
     """A target that nothing makes ends the run in one line that says which are nearest."""
     names = [each.name for each in workflow.rules]
-    files = {target: os.path.relpath(target) for target in requested_targets()}
+    files = {target: os.path.relpath(target) for target in TARGETS}
     files = {target: file for target, file in files.items() if target not in names}
     made = set(all_outputs()) if files else ()
     for target, file in files.items():

@@ -25,12 +25,11 @@ rule train:
         code=code_of("train.py"),
         network=network_json,
         recipe=recipe_json,
-        state="results/state",
     message:
         "Training {wildcards.network}"
     shell:
         "python {params.script:q} --network {params.network:q} --recipe {params.recipe:q}"
-        " --data {input.data:q} --state {params.state:q}"
+        " --data {input.data:q} --state results/state"
         + DEVICE_OPTIONS
         + "--checkpoints {output.checkpoints:q} --history {output.history:q} 2> {log:q}"
 

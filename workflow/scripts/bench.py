@@ -42,6 +42,55 @@ def time_gradients(results):
     _timed(gradients, results / "benchmarks" / "gradients.csv", settings=gradients.SETTINGS)
 
 
+def time_scale(results):
+    """Planning ten thousand configurations, beside as many empty rules: scale.csv."""
+    import tempfile
+
+    from resnet_mechanisms import provenance
+    from resnet_mechanisms.benchmarks import scale
+    from resnet_mechanisms.tables import write
+
+    with tempfile.TemporaryDirectory() as folder:
+        table = scale.run(Path(folder))
+    out = results / "benchmarks" / "scale.csv"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(table, out)
+    provenance.write(out, repetitions=scale.REPETITIONS)
+    print(f"{scale.WHAT}:")
+    print(scale.summary(table))
+
+
+def measure_efficiency(results):
+    """How busy the last run of a whole study kept its cores: efficiency.csv.
+
+    Seconds inside jobs that results/benchmarks holds, and their CPU seconds where a provenance
+    does, over cores times the seconds of the run.
+    """
+    import json
+
+    import pandas as pd
+
+    from resnet_mechanisms.plan import measured_seconds
+    from resnet_mechanisms.tables import write
+
+    record = results / "provenance.json"
+    run = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    if run.get("outcome") != "finished" or not run["cores"]:
+        print(f"{record} is not of a finished run on this machine: nothing to say of its cores")
+        return
+    began = record.stat().st_mtime - run["seconds"]
+    files = [path for path in results.glob("benchmarks/**/*.tsv") if path.stat().st_mtime > began]
+    inside = sum(measured_seconds(path) or 0 for path in files)
+    whole = run["cores"] * run["seconds"]
+    row = {"jobs": len(files), "cores": run["cores"], "seconds": run["seconds"]}
+    row |= {"seconds_inside_jobs": inside, "efficiency": inside / whole}
+    write(pd.DataFrame([row]), results / "benchmarks" / "efficiency.csv")
+    print(
+        f"{len(files)} jobs: {inside:.0f} s inside them, of {whole:.0f} s that {run['cores']} "
+        f"cores had in {run['seconds']:.0f} s: {inside / whole:.2f}"
+    )
+
+
 def _timed(benchmark, out, **facts):
     """Run a benchmark on one thread, write its table and say what it comes to."""
     from resnet_mechanisms import device, provenance
@@ -58,37 +107,40 @@ def _timed(benchmark, out, **facts):
 
 
 def compare_costs(results, config):
-    """What measuring each network of a study took, where it has been run, beside what its resources
-    were planned with: spectra_costs.csv."""
+    """What each network of a study took, where it has been run, beside what its resources were
+    planned with: costs.csv."""
     import pandas as pd
     import yaml
 
-    from resnet_mechanisms import costs
+    from resnet_mechanisms import plan
     from resnet_mechanisms.config import resolve
     from resnet_mechanisms.tables import write
 
     study = resolve(yaml.safe_load(config.read_text(encoding="utf-8")), check_files=False)
     rows = []
-    for path, network in study.networks.items():
-        measured = results / "benchmarks" / "spectra" / f"{path}.tsv"
-        if not measured.is_file():
-            continue
-        job = pd.read_csv(measured, sep="\t", na_values="-").iloc[0]
-        seconds, megabytes = costs.spectra_cost_in(study, network)
-        row = {"network": path, "seconds": job["s"], "seconds_expected": round(seconds, 1)}
-        row |= {"megabytes": job["max_rss"], "megabytes_expected": round(megabytes)}
-        rows.append(row)
+    for rule, (folder, cost) in plan.PER_NETWORK.items():
+        for path, network in study.networks.items():
+            measured = results / "benchmarks" / folder / f"{path}.tsv"
+            if not measured.is_file():
+                continue
+            job = pd.read_csv(measured, sep="\t", na_values="-").iloc[0]
+            seconds, megabytes = cost(study, network)
+            row = {"rule": rule, "network": path}
+            row |= {"seconds": job["s"], "seconds_expected": round(seconds, 1)}
+            row |= {"megabytes": job["max_rss"], "megabytes_expected": round(megabytes)}
+            rows.append(row)
     if not rows:
-        print(f"No network of {config} has been measured in {results}: nothing to compare")
+        print(f"No network of {config} has been run in {results}: nothing to compare")
         return
     table = pd.DataFrame(rows)
     for what in ("seconds", "megabytes"):
         table[f"{what}_ratio"] = (table[f"{what}_expected"] / table[what]).round(2)
-    write(table, results / "benchmarks" / "spectra_costs.csv")
-    print("Measuring a network, expected over measured (smallest, median, largest):")
-    for what in ("seconds", "megabytes"):
-        ratio = table[f"{what}_ratio"]
-        print(f"  {what}: {ratio.min():.2f}, {ratio.median():.2f}, {ratio.max():.2f}")
+    write(table, results / "benchmarks" / "costs.csv")
+    print("Expected over measured (smallest, median, largest):")
+    for rule, of in table.groupby("rule", sort=False):
+        for what in ("seconds", "megabytes"):
+            ratio = of[f"{what}_ratio"]
+            print(f"  {rule}, {what}: {ratio.min():.2f}, {ratio.median():.2f}, {ratio.max():.2f}")
 
 
 def main():
@@ -99,7 +151,9 @@ def main():
     gradient = commands.add_parser("gradients", help="gradients of random networks")
     cost = commands.add_parser("costs", help="planned against used resources of a finished study")
     cost.add_argument("--config", type=Path, default=Path("config.yaml"), help="of the study")
-    for command in (svd, train, gradient, cost):
+    scale = commands.add_parser("scale", help="planning ten thousand configurations")
+    busy = commands.add_parser("efficiency", help="how busy the last run kept the cores")
+    for command in (svd, train, gradient, cost, scale, busy):
         command.add_argument("--results", type=Path, default=Path("results"), help="its folder")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # for the products of NumPy and SciPy, set before they load
@@ -109,6 +163,10 @@ def main():
         time_training(args.results)
     elif args.command == "gradients":
         time_gradients(args.results)
+    elif args.command == "scale":
+        time_scale(args.results)
+    elif args.command == "efficiency":
+        measure_efficiency(args.results)
     else:
         compare_costs(args.results, args.config)
 
