@@ -1,4 +1,4 @@
-"""A study of two networks that trains for some seconds, one of them with a recipe that diverges; and
+"""A study of two configurations that trains for some seconds, one with a recipe that diverges, and
 whether two runs of it came to the same.
 """
 

@@ -1,4 +1,4 @@
-"""The small study through the slurm profile, on a real Slurm of one node with two GPUs that are none."""
+"""The small study through the slurm profile, on a real Slurm of one node with stand-in GPUs."""
 
 import json
 import os

@@ -158,10 +158,19 @@ def test_states_that_would_run_code_are_not_loaded(tmp_path, monkeypatch, capsys
 
 
 def test_a_project_in_a_folder_with_a_hostile_name(project, tmp_path):
-    folder = tmp_path / 'it\'s $(touch pwned) {x} `touch pwned` "a" & b'
+    folder = tmp_path / 'it\'s $(touch pwned) `touch pwned` "a" & b'
     project.rename(folder)
     write_study(folder, STUDY)
     process, said = run(folder, "networks")
     assert process.returncode == 0, said
     assert planned(folder, "networks", configfiles=[folder / "study.yaml"]) == set()
     assert not list(tmp_path.glob("**/pwned"))
+
+
+def test_braces_in_the_folder_are_refused_in_one_line(project, tmp_path):
+    """Snakemake takes them for wildcards."""
+    folder = tmp_path / "a {project}"
+    project.rename(folder)
+    process = snakemake(folder, "-n", check=False)
+    assert process.returncode
+    assert "error: this folder has { or } in its name" in process.stdout + process.stderr

@@ -40,6 +40,9 @@ def checked(check, value):
         stop(error)
 
 
+if set("{}") & set(str(WORKFLOW)):
+    stop("this folder has { or } in its name, which Snakemake takes for wildcards; rename it")
+
 # Files given with --configfile are merged over config.yaml (the working directory's own or the one
 # beside the Snakefile), unless one of them says `standalone: true`: then it is the whole study.
 for file in workflow.overwrite_configfiles or []:
