@@ -37,6 +37,21 @@ def test_visible_as_cuda_reads_it(monkeypatch, listed, names):
     assert gpus.visible() == names
 
 
+def test_all_of_the_machine(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.visible() == []
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-1)'; echo 'GPU 1: A (UUID: GPU-2)'\n"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert gpus.visible() == ["0", "1"]
+    for name in ("nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert gpus.visible() == ["2", "10"]
+
+
 class Holders:
     """Processes that each take a lease and hold it."""
 

@@ -8,6 +8,9 @@ between all jobs of a machine, those of different studies included.
 import contextlib
 import fcntl
 import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +19,7 @@ from pathlib import Path
 # What schedulers call the job they run: GPUs are numbered anew in each.
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "KUBERNETES_SERVICE_HOST")
 LOCKS = Path(tempfile.gettempdir(), "resnet_mechanisms-gpus")  # on a local disk
+DEVICES = Path("/dev")
 _held = []
 
 
@@ -24,8 +28,12 @@ def visible():
     CUDA_VISIBLE_DEVICES where it is set, up to the first that is none, else all of the machine."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
-        found = [path.name[6:] for path in Path("/dev").glob("nvidia[0-9]*")]
-        return sorted((name for name in found if name.isdecimal()), key=int)
+        found = [path.name[6:] for path in DEVICES.glob("nvidia[0-9]*")]
+        found = [name for name in found if name.isdecimal()]
+        if not found and shutil.which("nvidia-smi"):  # Windows' Linux has no such files
+            said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+            found = re.findall(r"^GPU (\d+):", said, re.M)
+        return sorted(found, key=int)
     names = []
     for name in (part.strip() for part in listed.split(",")):
         if not name.isdecimal() and not name.startswith(("GPU-", "MIG-")):

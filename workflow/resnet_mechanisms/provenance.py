@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import subprocess
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ PACKAGES = (
     "snakemake",
 )
 STARTED = time.monotonic()
+MAXRSS = 1 if platform.system() == "Darwin" else 1024  # bytes of its unit
 
 
 def git_revision():
@@ -57,7 +59,8 @@ def versions():
 def write(output, **facts):
     """Write OUTPUT.provenance.json with `facts` (JSON values: configuration, seeds, device,
     threads, ...), the git revision, the versions, the machine, the scheduler's job and GPU, the
-    file's SHA-256, and the seconds, of the clock and of the CPU, since the command started."""
+    file's SHA-256, the seconds, of the clock and of the CPU, since the command started, and the
+    megabytes it took at most."""
     record = (
         facts
         | surroundings()
@@ -67,6 +70,7 @@ def write(output, **facts):
             "sha256": files.sha256(output),
             "seconds": round(time.monotonic() - STARTED, 2),
             "cpu_seconds": round(time.process_time(), 2),
+            "megabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS / 1e6),
         }
     )
     _write(record, files.provenance_of(output))

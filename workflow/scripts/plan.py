@@ -28,7 +28,9 @@ def main():
     }
     jobs = {rule: networks.get(rule, count) for rule, count in jobs.items() if count}
     found = plan.stages(study, jobs, args.results / "benchmarks", bool(args.gpu))
-    print(plan.text(found, len(study.networks), len(os.sched_getaffinity(0))))
+    # What a container or taskset leaves of the machine's; macOS cannot tell.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(plan.text(found, len(study.networks), cores))
 
 
 if __name__ == "__main__":
