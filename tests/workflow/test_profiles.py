@@ -124,3 +124,20 @@ def status(folder, script, commands):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return process.stdout.strip()
+
+
+@pytest.mark.parametrize(("cores", "threads"), [("4", "2"), ("1", "1")])
+def test_libraries_use_the_threads_of_the_job(project, cores, threads):
+    """Those of the config, never more than the run has cores."""
+    (project / "workflow/scripts/gradients.py").write_text(
+        "import os, sys\n"
+        "given = sys.argv[sys.argv.index('--threads') + 1]\n"
+        "names = 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'\n"
+        "print('used', given, *(os.environ[name] for name in names), file=sys.stderr)\n"
+        "sys.exit(1)\n"
+    )
+    target = "results/gradients/path_counts.csv"
+    process = snakemake(
+        project, "--cores", cores, "--config", "threads=2", "--", target, check=False
+    )
+    assert f"used {' '.join([threads] * 4)}" in process.stdout + process.stderr
