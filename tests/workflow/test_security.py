@@ -74,7 +74,7 @@ def test_names_become_paths_and_are_refused(section, name):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", HOSTILE[:7])
+@pytest.mark.parametrize("name", ["$(touch pwned)", "a'b; `touch pwned`", "../../outside"])
 def test_a_path_with_anything_in_it_is_only_a_path(project, name):
     """The file with this very name is read, or missed in one line; no shell sees it."""
     file = f"{name}.npz"
@@ -131,14 +131,12 @@ def test_an_npz_with_a_pickle_is_not_unpickled(project):
     assert not list(project.glob("**/pwned"))
 
 
-@pytest.mark.parametrize("kind", ["torch", "pickle"])
-def test_checkpoints_that_would_run_code_are_not_loaded(project, kind):
+def test_checkpoints_that_would_run_code_are_not_loaded(project):
     write_study(project, STUDY)
     process, said = run(project, "networks")
     assert process.returncode == 0, said
     path = next(project.glob("results/networks/**/checkpoints.pt"))
-    evil = {"seeds": Payload()}
-    torch.save(evil, path) if kind == "torch" else path.write_bytes(pickle.dumps(evil))
+    torch.save({"seeds": Payload()}, path)
     path.with_name("checkpoints.pt.provenance.json").unlink()  # which would tell
     process, said = run(project, "spectra")
     assert process.returncode and "checkpoints.pt: damaged" in said
@@ -151,8 +149,9 @@ def test_states_that_would_run_code_are_not_loaded(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     buffer = io.BytesIO()
     torch.save({"network": Payload()}, buffer)
-    (tmp_path / "seed0.pt").write_bytes(files.seal(buffer.getvalue()))
-    assert training.load_state(tmp_path / "seed0.pt") is None
+    for content in (buffer.getvalue(), pickle.dumps(Payload())):
+        (tmp_path / "seed0.pt").write_bytes(files.seal(content))
+        assert training.load_state(tmp_path / "seed0.pt") is None
     assert "damaged" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["seed0.pt"]
 

@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
-import resource
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -26,7 +26,6 @@ PACKAGES = (
     "snakemake",
 )
 STARTED = time.monotonic()
-MAXRSS = 1 if platform.system() == "Darwin" else 1024  # bytes of its unit
 
 
 def git_revision():
@@ -56,6 +55,16 @@ def versions():
     return found
 
 
+def peak_megabytes():
+    """The most memory this process has held, or None where the system does not say."""
+    # Not getrusage: a process starts with the peak of the one that started it.
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    return round(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024 / 1e6)
+
+
 def write(output, **facts):
     """Write OUTPUT.provenance.json with `facts` (JSON values: configuration, seeds, device,
     threads, ...), the git revision, the versions, the machine, the scheduler's job and GPU, the
@@ -70,7 +79,7 @@ def write(output, **facts):
             "sha256": files.sha256(output),
             "seconds": round(time.monotonic() - STARTED, 2),
             "cpu_seconds": round(time.process_time(), 2),
-            "megabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS / 1e6),
+            "megabytes": peak_megabytes(),
         }
     )
     _write(record, files.provenance_of(output))

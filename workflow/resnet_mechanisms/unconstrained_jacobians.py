@@ -293,7 +293,8 @@ def model_tables(settings):
     not_converged; dead (some block moves no input: lambda is too large). Scores of the last two are
     undefined. Raises UserError for settings out of range.
     """
-    least = {"blocks": 2, "starts": 1, "penalty_strength": np.nextafter(0, 1)}
+    # The smallest number that is not flushed to zero (device.use).
+    least = {"blocks": 2, "starts": 1, "penalty_strength": np.finfo(float).tiny}
     for name, smallest in least.items():
         if not smallest <= settings[name] < np.inf:
             wanted = "a number > 0" if name == "penalty_strength" else f"at least {smallest}"
