@@ -78,7 +78,7 @@ def test_weights_as_the_networks_have_them(kind, side):
     assert costs.weights_of(config, (3, side, side, 0)) == pytest.approx(parameters, rel=0.1)
 
 
-@pytest.mark.parametrize(("kind", "width"), [("fc", 512), ("conv", 64), ("cifar", 16)])
+@pytest.mark.parametrize(("kind", "width"), [("fc", 512), ("conv", 32), ("cifar", 16)])
 def test_memory_of_training(tmp_path, kind, width):
     """What the job of a network with large images is planned with, against what it takes."""
     rng = np.random.default_rng(0)
