@@ -37,16 +37,15 @@ localrules:
     figures,
 
 
-# The stages one by one, with a file of each job: Snakemake does not miss a file that only others need.
+# The stages one by one: Snakemake does not miss a file that only others need.
 rule all:
     default_target: True
     input:
         rules.data.input,
-        lambda wildcards: of_networks(made_by(rules.train)[:1]),
-        lambda wildcards: of_networks(made_by(rules.measure_spectra)[:1], MEASURED),
-        lambda wildcards: of_networks(made_by(rules.measure_gradients)[:1], FOLLOWED),
+        rules.networks.input,
+        rules.spectra.input,
         rules.gradients.input,
-        RANKS,
+        rules.network_gradients.input,
         rules.theory.input,
         rules.tables.input,
         rules.figures.input,

@@ -87,3 +87,20 @@ def test_record(tmp_path):
         "seconds",
         "cpu_seconds",
     } <= record.keys()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory")])
+def test_too_little_memory_does_not_make_a_checkpoint_damaged(tmp_path, monkeypatch, error):
+    import torch
+
+    import _command
+
+    def fail(*args, **options):
+        raise error
+
+    path = tmp_path / "checkpoints.pt"
+    torch.save({"seeds": {}}, path)
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(type(error)):
+        _command.read_checkpoints(path)
+    assert os.listdir(tmp_path) == ["checkpoints.pt"]

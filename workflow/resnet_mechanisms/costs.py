@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import cache
 from zipfile import ZipFile
 
+from .config import GRADIENTS
 from .data_sources import SOURCES
 from .network_types import base, convolutional, crelu, stage
 from .stems import stem_of
@@ -258,8 +259,23 @@ def gradients_cost_in(study, network):
     return seconds, megabytes + 4 * states / 1e6
 
 
-# --- Jobs of a study that are not of one network: seconds with the default settings, and what these
-# come to, so that other settings scale them.
+# --- Jobs that are not of one network.
+
+# Seconds with the default settings, megabytes, and which settings of `gradients` scale the seconds.
+OF_STUDY = {
+    "prepare_data": (3.0, 600, None),
+    "gradient_theorems": (31.0, 1200, "theorems"),
+    "gradient_toy": (11.0, 650, "toy"),
+    "gradient_activations": (10.0, 630, "activations"),
+    "gradient_paths": (6.5, 610, "paths"),
+    "gradient_linear_regions": (10.0, 610, "linear_regions"),
+    "effective_rank": (60.0, 1500, "effective_rank"),
+    "unconstrained_model": (9.0, 600, None),
+    "table": (1.0, 300, None),
+    "finished_table": (0.1, 300, None),
+    "claims_table": (3.0, 300, None),
+    "figures": (3.0, 300, None),
+}
 
 
 def _volume(settings):
@@ -271,24 +287,12 @@ def _volume(settings):
 
 
 def study_cost(rule, study):
-    """(seconds, megabytes) of a job by its rule's name, for rules without networks."""
-    seconds, megabytes, settings = {
-        "gradient_theorems": (31, 1200, "theorems"),
-        "gradient_toy": (11, 650, "toy"),
-        "gradient_activations": (10, 630, "activations"),
-        "gradient_paths": (6.5, 610, "paths"),
-        "gradient_linear_regions": (10, 610, "linear_regions"),
-        "effective_rank": (60, 1500, "effective_rank"),
-    }.get(rule, (DEFAULT_SECONDS.get(rule, 3.0), 600 if rule == "prepare_data" else 300, None))
+    """(seconds, megabytes) of a job by its rule's name, one of OF_STUDY."""
+    seconds, megabytes, settings = OF_STUDY[rule]
     if settings is not None:
-        from .config import GRADIENTS
-
         default = {key: value for key, (_, value) in GRADIENTS[settings].items()}
         seconds *= _volume(study.gradients[settings]) / _volume(default)
     return seconds, megabytes
-
-
-DEFAULT_SECONDS = {"unconstrained_model": 9.0, "table": 1.0, "finished_table": 0.1}
 
 
 # --- Disk.

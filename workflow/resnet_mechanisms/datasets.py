@@ -71,7 +71,7 @@ def load(path, device="cpu"):
     try:
         with np.load(files.check(path), allow_pickle=False) as file:
             arrays = dict(file)
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         files.put_aside(path, error)
     return as_images(arrays, device)
 

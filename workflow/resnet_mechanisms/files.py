@@ -44,6 +44,14 @@ def write_text(text, path):
         partial.write_text(text, encoding="utf-8")
 
 
+def write_arrays(arrays, path):
+    """Write NumPy arrays, by name, to an .npz atomically."""
+    import numpy as np  # here, as the workflow imports this module and has no arrays
+
+    with atomically(path) as partial:
+        np.savez_compressed(partial, **arrays)
+
+
 def sha256(path):
     """SHA-256 of a file, 64 hexadecimal digits."""
     with open(path, "rb") as file:

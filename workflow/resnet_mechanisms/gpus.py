@@ -42,6 +42,11 @@ def visible():
     return names
 
 
+def scheduler_job():
+    """The scheduler's name of the job that this process belongs to, or None."""
+    return next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None)
+
+
 def lease(jobs_per_gpu=1):
     """Take one of the visible GPUs for the life of this process, waiting for one to be free, and
     leave it the only one visible. Returns its name, or None where there is none.
@@ -51,7 +56,7 @@ def lease(jobs_per_gpu=1):
     names = visible()
     if not names:
         return None
-    scope = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), "machine")
+    scope = scheduler_job() or "machine"
     LOCKS.mkdir(exist_ok=True)
     with contextlib.suppress(PermissionError):  # another user's
         LOCKS.chmod(0o1777)

@@ -8,6 +8,7 @@ rest; so the plan gets better as the study goes on, and on another machine.
 import csv
 import statistics
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from . import costs
@@ -18,10 +19,7 @@ PER_NETWORK = {
     "measure_spectra": ("spectra", costs.spectra_cost_in),
     "measure_gradients": ("gradients", costs.gradients_cost_in),
 }
-ON_GPU = (
-    *PER_NETWORK, "gradient_theorems", "gradient_toy", "gradient_activations", "gradient_paths",
-    "gradient_linear_regions", "effective_rank",
-)  # fmt: skip
+ON_GPU = {*PER_NETWORK, *(rule for rule, (*_, of) in costs.OF_STUDY.items() if of)}
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def _stage(study, rule, of, benchmarks, gpu):
                       for name, entry in study.datasets.items()}  # fmt: skip
             sizes = [shapes[name.rpartition("-c")[0]] for name in study.data_names]
             disk = sum(0.7 * 1.2 * c * h * w * n for c, h, w, n in sizes)
-            seconds = 3 + disk / of / 1e8
+            seconds += disk / of / 1e8
         return Stage(rule, of, 0, of * seconds, seconds, megabytes, disk, gpu, 0, 1.0)
     folder, cost = PER_NETWORK[rule]
     expected = {path: cost(study, study.networks[path]) for path in of}
@@ -99,13 +97,11 @@ def _disk(study, rule, path):
 
 def amount(value, units):
     """A number with three digits in the largest unit it fills; units: (name, size), growing."""
-    name, size = max((unit for unit in units if value >= unit[1]), default=units[0], key=_size)
+    name, size = max(
+        (unit for unit in units if value >= unit[1]), default=units[0], key=itemgetter(1)
+    )
     number = value / size
     return f"{number:,.0f} {name}" if number >= 100 else f"{number:.3g} {name}"
-
-
-def _size(unit):
-    return unit[1]
 
 
 def duration(seconds):

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from . import files
-from .gpus import JOB_VARIABLES
+from .gpus import scheduler_job
 
 PACKAGES = (
     "torch",
@@ -70,19 +70,15 @@ def write(output, **facts):
     threads, ...), the git revision, the versions, the machine, the scheduler's job and GPU, the
     file's SHA-256, the seconds, of the clock and of the CPU, since the command started, and the
     megabytes it took at most."""
-    record = (
-        facts
-        | surroundings()
-        | {
-            "job": next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None),
-            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
-            "sha256": files.sha256(output),
-            "seconds": round(time.monotonic() - STARTED, 2),
-            "cpu_seconds": round(time.process_time(), 2),
-            "megabytes": peak_megabytes(),
-        }
-    )
-    _write(record, files.provenance_of(output))
+    measured = {
+        "job": scheduler_job(),
+        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "sha256": files.sha256(output),
+        "seconds": round(time.monotonic() - STARTED, 2),
+        "cpu_seconds": round(time.process_time(), 2),
+        "megabytes": peak_megabytes(),
+    }
+    _write(facts | surroundings() | measured, files.provenance_of(output))
 
 
 def write_run(results, **facts):

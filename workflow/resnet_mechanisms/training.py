@@ -12,6 +12,7 @@ import copy
 import fcntl
 import io
 import math
+import pickle
 import sys
 import time
 
@@ -38,7 +39,7 @@ def load_state(path):
         return None
     try:
         return torch.load(io.BytesIO(files.unseal(path.read_bytes())), weights_only=True)
-    except Exception as error:
+    except (ValueError, pickle.UnpicklingError) as error:
         print(f"{path}: damaged ({error}); made anew", file=sys.stderr)
         return None
 

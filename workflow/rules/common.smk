@@ -145,28 +145,18 @@ def imported(file):
 # --- Parameters of jobs: text, so that equal means equal, and no more than the job depends on.
 
 
-def per_job(function):
-    """A function that Snakemake calls for every job: it looks up the signature each time, which is
-    a tenth of the time of a large plan, unless the function holds it."""
-    function.__signature__ = inspect.signature(function)
-    return function
-
-
 def to_json(value):
     return json.dumps(value, sort_keys=True)
 
 
-@per_job
 def network_json(wildcards):
     return to_json(STUDY.networks[wildcards.network])
 
 
-@per_job
 def recipe_json(wildcards):
     return to_json(STUDY.recipes[STUDY.networks[wildcards.network]["recipe"]])
 
 
-@per_job
 def measure_json(wildcards):
     kind = network_types.base(STUDY.networks[wildcards.network]["type"])
     return to_json({**STUDY.measure, "inputs": {kind: STUDY.measure["inputs"][kind]}})
@@ -182,7 +172,6 @@ def data_json(wildcards):
     return to_json({key: value for key, value in entry if key != "download"})
 
 
-@per_job
 def data_of(wildcards):
     return f"results/data/{data_name(STUDY.networks[wildcards.network])}.npz"
 
@@ -242,22 +231,22 @@ def gradients_cost(network):
 
 
 def priority_of(cost):
-    return per_job(lambda wildcards: int(cost(wildcards.network)[0]))
+    return lambda wildcards: int(cost(wildcards.network)[0])
 
 
 def minutes_of(cost):
     """The runtime to ask for: twice the estimate and what a node needs to start; at a second attempt
     twice as much."""
-    return per_job(lambda wildcards, attempt: attempt * (5 + int(cost(wildcards.network)[0]) // 30))
+    return lambda wildcards, attempt: attempt * (5 + int(cost(wildcards.network)[0]) // 30)
 
 
 def megabytes_of(cost):
     """The memory to ask for: a quarter more than the estimate; at a second attempt twice as much."""
-    return per_job(lambda wildcards, attempt: attempt * int(1.25 * cost(wildcards.network)[1]))
+    return lambda wildcards, attempt: attempt * int(1.25 * cost(wildcards.network)[1])
 
 
 def megabytes(first):
-    return per_job(lambda wildcards, attempt: attempt * first)
+    return lambda wildcards, attempt: attempt * first
 
 
 # --- Devices. Not parameters: changing them reruns nothing. A profile may ask for GPUs that the machine

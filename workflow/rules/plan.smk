@@ -1,4 +1,4 @@
-# What the study takes, before any of it runs: snakemake --cores 1 --quiet all plan
+# What the study takes, before any of it runs: snakemake --cores 1 plan
 
 
 rule plan:
@@ -16,9 +16,6 @@ rule plan:
         jobs=to_json(
             {
                 "prepare_data": len(DATA),
-                "train": len(NETWORKS),
-                "measure_spectra": len(MEASURED),
-                "measure_gradients": len(FOLLOWED),
                 **dict.fromkeys(RANDOM_NETWORKS, 1),
                 "effective_rank": 1 if RANKS else 0,
                 "unconstrained_model": 1,

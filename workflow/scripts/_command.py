@@ -85,4 +85,6 @@ def read_checkpoints(path):
     try:
         return torch.load(path, weights_only=True)["seeds"]
     except Exception as error:
+        if explained(error):  # too little memory does not make it damaged
+            raise
         files.put_aside(path, str(error).splitlines()[0])

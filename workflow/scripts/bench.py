@@ -44,27 +44,16 @@ def time_gradients(results):
 
 def time_scale(results):
     """Planning ten thousand configurations, beside as many empty rules: scale.csv."""
-    import tempfile
-
-    from resnet_mechanisms import provenance
     from resnet_mechanisms.benchmarks import scale
-    from resnet_mechanisms.tables import write
 
-    with tempfile.TemporaryDirectory() as folder:
-        table = scale.run(Path(folder))
-    out = results / "benchmarks" / "scale.csv"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write(table, out)
-    provenance.write(out, repetitions=scale.REPETITIONS)
-    print(f"{scale.WHAT}:")
-    print(scale.summary(table))
+    _timed(scale, results / "benchmarks" / "scale.csv")
 
 
 def measure_efficiency(results):
     """How busy the last run of a whole study kept its cores: efficiency.csv.
 
-    Seconds inside jobs that results/benchmarks holds, and their CPU seconds where a provenance
-    does, over cores times the seconds of the run.
+    Seconds inside the jobs whose benchmark lies in results/benchmarks, over cores times the seconds
+    of the run.
     """
     import json
 

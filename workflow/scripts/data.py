@@ -9,8 +9,6 @@ from resnet_mechanisms.errors import UserError
 
 
 def main():
-    import numpy as np
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--dataset", required=True, type=json.loads, help="the config's entry, JSON"
@@ -28,8 +26,7 @@ def main():
         arrays = datasets.prepare(entry, args.classes, args.data_root)
     except UserError as error:
         raise UserError(f"datasets.{args.name}: {error}") from None
-    with files.atomically(args.out) as partial:
-        np.savez_compressed(partial, **arrays)
+    files.write_arrays(arrays, args.out)
     facts = dict(dataset=args.dataset, name=args.name, classes=args.classes)
     sources = data_readers.checksums(args.dataset, args.data_root)
     provenance.write(args.out, **facts, source_sha256=sources)

@@ -9,8 +9,6 @@ from resnet_mechanisms.tables import write
 
 
 def main():
-    import numpy as np
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="prepared .npz")
     parser.add_argument(
@@ -24,8 +22,7 @@ def main():
     where = device_of(args)
     images = datasets.load(args.data, where)
     write(effective_rank.table(args.settings, images), args.table)
-    with files.atomically(args.pictures) as partial:
-        np.savez_compressed(partial, **effective_rank.pictures(args.settings, images))
+    files.write_arrays(effective_rank.pictures(args.settings, images), args.pictures)
     provenance.write(args.table, settings=args.settings, device=str(where), threads=args.threads)
 
 

@@ -29,26 +29,20 @@ def theorems(args, where):
 
 
 def toy(args, where):
-    import numpy as np
-
     from resnet_mechanisms import gradients
 
     write(gradients.autocorrelation_table(args.settings, where), args.autocorrelation)
-    with files.atomically(args.gradients) as partial:
-        np.savez_compressed(partial, **gradients.figure_curves(args.settings, where))
+    files.write_arrays(gradients.figure_curves(args.settings, where), args.gradients)
     return [args.autocorrelation]
 
 
 def activations(args, where):
-    import numpy as np
-
     from resnet_mechanisms import activations
 
     write(activations.coactivation_table(args.settings, where), args.coactivation)
     table, arrays = activations.patterns(args.settings, where)
     write(table, args.patterns)
-    with files.atomically(args.rasters) as partial:
-        np.savez_compressed(partial, **arrays)
+    files.write_arrays(arrays, args.rasters)
     return [args.coactivation, args.patterns]
 
 

@@ -14,19 +14,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True, type=json.loads, help="of the study, JSON")
     parser.add_argument(
-        "--jobs", required=True, type=json.loads, help="number of jobs of each rule, JSON"
+        "--jobs", required=True, type=json.loads, help="number of jobs of the other rules, JSON"
     )
     parser.add_argument("--gpu", type=int, default=0, help="whether networks are on a GPU")
     parser.add_argument("--results", type=Path, default=Path("results"), help="its folder")
     args = parser.parse_args()
     study = resolve(args.config, check_files=False)
-    jobs = dict(args.jobs)
-    networks = {
+    jobs = {
         "train": list(study.networks),
         "measure_spectra": [path for path in study.networks if study.measured(path)],
         "measure_gradients": study.followed,
+        **args.jobs,
     }
-    jobs = {rule: networks.get(rule, count) for rule, count in jobs.items() if count}
+    jobs = {rule: of for rule, of in jobs.items() if of}
     found = plan.stages(study, jobs, args.results / "benchmarks", bool(args.gpu))
     # What a container or taskset leaves of the machine's; macOS cannot tell.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

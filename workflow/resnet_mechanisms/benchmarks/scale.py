@@ -6,6 +6,7 @@ Each command is a process of its own, timed by the clock from start to end.
 
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -66,6 +67,7 @@ def wide_study(recipes=50):
 
 def snakemake(folder, *words):
     """(seconds, standard output) of a command in the folder."""
+    words = [*words, "--cores", "1", "--quiet", "rules", "reason"]
     began = time.monotonic()
     process = subprocess.run(
         [sys.executable, "-m", "snakemake", *words], cwd=folder, capture_output=True, text=True
@@ -82,10 +84,15 @@ def jobs_in(said):
     return int(totals[0]) if totals else 1
 
 
-def run(folder):
-    """The table as a DataFrame; `folder` is for the studies' (empty) working directories."""
+def run():
+    """The table as a DataFrame."""
+    with tempfile.TemporaryDirectory() as folder:
+        return pd.DataFrame(_rows(Path(folder)), columns=COLUMNS)
+
+
+def _rows(folder):
+    """Rows of the table; `folder` is the studies' (empty) working directory."""
     wide = folder / "wide.yaml"
-    folder.mkdir(parents=True, exist_ok=True)
     wide.write_text(yaml.safe_dump(wide_study()))
     studies = {"10,000 configurations": wide, "paper": ROOT / "workflow/studies/paper.yaml"}
     rows = []
@@ -97,24 +104,16 @@ def run(folder):
         here += ["--workflow-profile", ROOT / "profiles/default"]
         commands = {"dry run": ["-n"], "dry run of one figure": ["-n", FIGURE], "plan": ["plan"]}
         for command, words in commands.items():
-            ours, empty = [], []
-            for _ in range(REPETITIONS):
-                seconds, said = snakemake(
-                    folder, *words, *here, "--cores", "1", "--quiet", "rules", "reason"
-                )
-                ours.append(seconds)
-                jobs = jobs_in(said)
-                (folder / "Empty").write_text(EMPTY_RULES.format(pairs=max(1, jobs // 2)))
-                one = ["-n", "measured/0.txt"] if "figure" in command else ["-n"]
-                seconds, _ = snakemake(
-                    folder, *one, "--snakefile", "Empty", "--cores", "1", "--scheduler", "greedy",
-                    "--quiet", "rules", "reason",
-                )  # fmt: skip
-                empty.append(seconds)
-            row = (name, command, jobs, min(ours), min(empty), min(ours) / min(empty))
-            rows.append(dict(zip(COLUMNS, row, strict=True)))
-            print(f"{name}, {command}: {min(ours):.1f} s, {jobs} jobs", file=sys.stderr)
-    return pd.DataFrame(rows, columns=COLUMNS)
+            ours, said = snakemake(folder, *words, *here)
+            jobs = jobs_in(said)
+            (folder / "Empty").write_text(EMPTY_RULES.format(pairs=max(1, jobs // 2)))
+            one = ["measured/0.txt"] if "figure" in command else []
+            empty, _ = snakemake(
+                folder, "-n", *one, "--snakefile", "Empty", "--scheduler", "greedy"
+            )
+            rows.append((name, command, jobs, ours, empty, ours / empty))
+            print(f"{name}, {command}: {ours:.1f} s, {jobs} jobs", file=sys.stderr)
+    return rows
 
 
 def summary(table):
