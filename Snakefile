@@ -3,7 +3,7 @@
 #   snakemake --cores all                                          everything
 #   snakemake --cores all networks                                 one stage: data, networks,
 #                                                                  spectra, gradients, network_gradients,
-#                                                                  theory, tables, figures
+#                                                                  theory, tables, figures, external
 #   snakemake --cores 1 plan                                       what it takes, before it runs
 #   snakemake --cores all results/figures/ra_depth.pdf             one file and what it needs
 
@@ -22,6 +22,7 @@ include: "workflow/rules/network_gradients.smk"
 include: "workflow/rules/theory.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/external.smk"
 include: "workflow/rules/plan.smk"
 
 
@@ -35,6 +36,7 @@ localrules:
     theory,
     tables,
     figures,
+    external,
 
 
 # The stages one by one: Snakemake does not miss a file that only others need.
@@ -49,6 +51,7 @@ rule all:
         rules.theory.input,
         rules.tables.input,
         rules.figures.input,
+        rules.external.input,
 
 
 onstart:

@@ -34,6 +34,7 @@ OUTPUTS = {
     "data.py": ["--out"],
     "train.py": ["--checkpoints", "--history"],
     "spectra.py": ["--spectra", "--rows", "--per-block"],
+    "external.py": ["--spectra", "--rows", "--per-block"],
     "gradients.py": [
         "--table", "--gradients", "--autocorrelation", "--coactivation", "--patterns", "--rasters",
         "--counts", "--lengths",

@@ -54,7 +54,7 @@ def test_default_study():
         f"digits/c10/fc-{skip}/d8-w128/strong_decay" for skip in ("resnet", "plain")
     ]
     assert study.measure == {
-        "inputs": {"fc": 16, "conv": 8, "conv_down": 8, "cifar": 0},
+        "inputs": {"fc": 16, "conv": 8, "conv_down": 8, "cifar": 0, "external": 8},
         "inputs_seed": 0,
         "tolerance": 1e-4,
         "memory_mb": 1000,
@@ -154,7 +154,34 @@ def test_paths_and_back():
 
 
 GRID = {**DEFAULT["grids"]["width"], "recipe": "usual"}
+EXTERNAL = {"model": "torchvision.models:resnet18", "dataset": "digits", "classes": 10}
 MISTAKES = [
+    ("external.mine", EXTERNAL, None),
+    ("external.mine", {**EXTERNAL, "model": "resnet18"}, ["external.mine.model: expected what bu"]),
+    ("external.mine", {**EXTERNAL, "wieghts": "w.pt"}, ["unknown key", "did you mean weights?"]),
+    (
+        "external.mine",
+        {**EXTERNAL, "weights": "w.bin"},
+        ["weights: expected a .pt (or .pth) or .s"],
+    ),
+    ("external.mine", {**EXTERNAL, "weights": "w.pt"}, ["mine.weights: no file w.pt", "working"]),
+    ("external.mine", {**EXTERNAL, "model": "m.py:f"}, ["external.mine.model: no file m.py"]),
+    ("external.mine", {**EXTERNAL, "dataset": "digit"}, ["mine.dataset", "did you mean digits?"]),
+    ("external.mine", {**EXTERNAL, "classes": 11}, ["mine.classes: expected an integer from 2 to"]),
+    ("external.mine", {"dataset": "digits", "classes": 10}, ["external.mine.model: missing"]),
+    ("external.mine", {**EXTERNAL, "arguments": [1]}, ["mine.arguments: expected names with val"]),
+    ("external.mine", {**EXTERNAL, "std": [0.1, 0]}, ["mine.std: expected a number > 0, found 0"]),
+    ("external.my-net", EXTERNAL, ["external: expected a name of letters"]),
+    (
+        "external.mine",
+        {**EXTERNAL, "weights": "w.pt", "seeds": [0, 1]},
+        ["mine.seeds: expected one seed, as weights are given"],
+    ),
+    (
+        "figures.ra1_trajectories.network",
+        "external/mine",
+        ["ra1_trajectories.network: expected external/NAME of a network in external, or a netw"],
+    ),
     ("devcie", "cpu", ["devcie: unknown key", "did you mean device?"]),
     ("device", "gpu", ["device: expected one of auto, cpu, cuda, found 'gpu'"]),
     ("grids.width.depht", 4, ["grids.width.depht: unknown key", "did you mean depth?"]),
@@ -282,6 +309,24 @@ def test_images_of_the_effective_rank():
     config["gradients"]["effective_rank"] = {"classes": 11}
     with pytest.raises(UserError, match="effective_rank.classes: expected an integer from 2 to 10"):
         resolve(config)
+
+
+def test_networks_of_the_users_own():
+    config = changed("external.mine", {**EXTERNAL, "mean": 0.5, "blocks": "layer*.*"})
+    config["external"]["gone"] = None
+    config["datasets"]["others"] = {"source": "digits", "train": 100}
+    config["external"]["mine"]["dataset"] = "others"
+    config["figures"]["ra1_trajectories"] = {"network": "external/mine"}
+    config["figures"]["ra_no_skip"]["networks"].append("external/mine")
+    study = resolve(config)
+    assert list(study.external) == ["mine"] and study.external_paths == ["external/mine"]
+    assert study.external["mine"] == EXTERNAL | {
+        "dataset": "others", "arguments": {}, "weights": None, "seeds": [0], "epoch": 0,
+        "mean": [0.5], "std": None, "blocks": ["layer*.*"],
+    }  # fmt: skip
+    assert study.figures["ra1_trajectories"] == ["external/mine"]
+    assert study.figures["ra_no_skip"][-1] == "external/mine"
+    assert "others-c10" in study.data_names and study.measured("external/mine")
 
 
 def test_missing_data_file(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from helpers import ROOT, planned, snakemake
+from helpers import ROOT, planned, put_stand_ins, snakemake
 from resnet_mechanisms.config import resolve
 
 STUDY = resolve(yaml.safe_load((ROOT / "config.yaml").read_text()))
@@ -163,6 +163,47 @@ def test_own_data(project):
         *trained([path]),
         *measured([path]),
     }
+
+
+def test_networks_of_the_users_own(project):
+    """Their spectra and figures are part of everything, of the tables and of their own stage, and
+    change with the files that they come from."""
+    (project / "my model.py").write_text("def build():\n    pass\n")
+    (project / "weights.pt").write_text("weights")
+    mine = project / "mine.yaml"
+    mine.write_text(
+        'external: {mine: {model: "my model.py:build", weights: weights.pt, dataset: digits,'
+        " classes: 10}}\n"
+    )
+    folder = "results/spectra/external/mine"
+    spectra = {f"{folder}/{n}" for n in ("spectra.nc", "residual_alignment.csv")}
+    spectra.add(f"{folder}/spectra_per_block.csv")
+    figures = {
+        f"results/figures/external/mine/{name}.{kind}"
+        for name in ("ra1_trajectories", "ra2_alignment", "ra2_alignment_swapped")
+        + ("ra3_singular_values", "ra4_inverse_singular_values")
+        for kind in ("pdf", "png")
+    }
+    assert planned(project, configfiles=[mine]) == EVERYTHING | spectra | figures
+    data = {"results/data/digits-c10.npz"}
+    assert planned(project, "external", configfiles=[mine]) == data | spectra | figures
+    assert planned(project, "tables", configfiles=[mine]) >= spectra
+    one = "results/figures/external/mine/ra4_inverse_singular_values.pdf"
+    files = {one, one.replace(".pdf", ".png")}
+    assert planned(project, one, configfiles=[mine]) == data | spectra | files
+    put_stand_ins(project)
+    run = ("external", "--cores", "4", "--configfile", "mine.yaml")
+    snakemake(project, *run)
+    assert planned(project, "external", configfiles=[mine]) == set()
+    for name in ("my model.py", "weights.pt"):
+        (project / name).write_text("changed")
+        assert planned(project, "external", configfiles=[mine]) == spectra | figures
+        snakemake(project, *run)
+    process = snakemake(
+        project, "-n", "results/figures/external/mne/ra1_trajectories.pdf",
+        "--configfile", "mine.yaml", check=False,
+    )  # fmt: skip
+    assert "nearest targets: results/figures/external/mine/ra1_traj" in process.stderr
 
 
 def test_from_another_folder(untouched, tmp_path):

@@ -37,10 +37,12 @@ def trajectory_scores(states):
     step_cv: population standard deviation over mean of the step lengths, 0 iff equispaced.
     step_cosine: mean cosine of consecutive steps. pc1_share: share of the path's variance on its
     first principal component. With several resolutions (Type 3): means over runs of equal shape,
-    weighted by their steps. Returns (dict of N values, step lengths N x L with NaN where the shape
+    weighted by their steps; a run of one step, which is straight and even whatever it is, is left
+    out. Returns (dict of N values, step lengths N x L with NaN where the shape
     changes).
     """
-    scores = {name: 0.0 for name in ("line_shape_score", "step_cv", "step_cosine", "pc1_share")}
+    names = ("line_shape_score", "step_cv", "step_cosine", "pc1_share")
+    scores = {name: torch.zeros(len(states[0]), device=states[0].device) for name in names}
     lengths, weight = [], 0
     for run in stages(states):
         if lengths:
@@ -51,6 +53,8 @@ def trajectory_scores(states):
             continue
         length = steps.norm(dim=2)
         lengths.append(length)
+        if count == 1:
+            continue
         unit = steps / length[..., None]
         centred = run - run.mean(1, keepdim=True)
         # The Gram matrix of the points has the squared singular values of the centred path, and is
@@ -58,13 +62,10 @@ def trajectory_scores(states):
         variance = torch.linalg.eigvalsh((centred @ centred.mT).double())
         scores["line_shape_score"] += count * (count / unit.sum(1).norm(dim=1))
         scores["step_cv"] += count * (length.std(1, correction=0) / length.mean(1))
-        cosine = (unit[:, 1:] * unit[:, :-1]).sum(2)
-        scores["step_cosine"] += count * (
-            cosine.mean(1) if count > 1 else torch.full_like(length[:, 0], NAN)
-        )
+        scores["step_cosine"] += count * (unit[:, 1:] * unit[:, :-1]).sum(2).mean(1)
         scores["pc1_share"] += count * (variance[:, -1] / variance.sum(1)).to(length.dtype)
         weight += count
-    scores = {name: value / weight for name, value in scores.items()}
+    scores = {name: value / (weight or NAN) for name, value in scores.items()}
     return scores, torch.cat(lengths, 1)
 
 
@@ -146,11 +147,24 @@ def off_diagonal_mean(values):
 
 
 def alignment_scores(jacobians, triplets, number, memory=WORKSPACE):
-    """RA2 in numbers, over pairs i != j and the top `number` = C - 1 triplets, N each.
+    """RA2 in numbers: means of `alignment_pairs` over i != j, N each, and
+
+    alignment_neighbours: the mean of `alignment` over |i - j| = 1.
+    """
+    pairs = alignment_pairs(jacobians, triplets, number, memory)
+    depth, like = len(triplets), pairs["alignment"]
+    near = torch.ones(depth, depth, device=like.device).triu(-1).tril(1).bool()
+    pairs["alignment_neighbours"] = like.masked_fill(~near, NAN)
+    return {name: off_diagonal_mean(value) for name, value in pairs.items()}
+
+
+def alignment_pairs(jacobians, triplets, number, memory=WORKSPACE):
+    """RA2 of every pair of blocks (i, j), by the top `number` = C - 1 triplets: a dict of
+    N x L x L, NaN where the vectors of one do not fit the other.
 
     alignment: sum of diag(U_j^T J_i V_j) over the sum of J_i's top singular values, signed; 1 is
     perfect, 0 unrelated.
-    alignment_neighbours: the same over |i - j| = 1. alignment_swapped: V_j^T J_i U_j in place of
+    alignment_swapped: V_j^T J_i U_j in place of
     U_j^T J_i V_j. overlap_uu, overlap_vv, overlap_uv: ||A_i^T B_j||_F^2 / number, immune to
     rotations inside equal singular values; random subspaces of dimension n give number / n:
     overlap_chance, over the pairs of overlap_uu.
@@ -189,9 +203,7 @@ def alignment_scores(jacobians, triplets, number, memory=WORKSPACE):
                 pairs[f"overlap_{first}{second}"][:, i, j] = overlap
         if mine.left.shape == other.left.shape:
             pairs["overlap_chance"][:, i, j] = number / mine.left.shape[2]
-    near = torch.ones(depth, depth, device=values.device).triu(-1).tril(1).bool()
-    pairs["alignment_neighbours"] = pairs["alignment"].masked_fill(~near, NAN)
-    return {name: off_diagonal_mean(value) for name, value in pairs.items()}
+    return pairs
 
 
 def alignment_with_inputs(jacobian, values, references, own):

@@ -82,6 +82,7 @@ class Study:
     datasets: dict
     recipes: dict
     networks: dict
+    external: dict
     grids: dict
     measure: dict
     gradients: dict
@@ -90,11 +91,18 @@ class Study:
 
     def measured(self, network):
         """Whether Residual Jacobians of this configuration (its path or description) are taken."""
+        if network in self.external_paths:
+            return True
         if isinstance(network, str):
             network = self.networks[network]
         kind = network["type"]
         inputs = self.measure["inputs"][network_types.base(kind)]
         return network_types.batch_norm(kind) and inputs > 0
+
+    @property
+    def external_paths(self):
+        """Paths of the user's own networks: external/NAME."""
+        return [f"external/{name}" for name in self.external]
 
     @property
     def followed(self):
@@ -105,7 +113,7 @@ class Study:
     @property
     def data_names(self):
         """Names of the prepared data (see data_name) that networks and figures need."""
-        users = list(self.networks.values())
+        users = [*self.networks.values(), *self.external.values()]
         if "sg5_effective_rank" in self.figures:
             users.append(self.gradients["effective_rank"])
         return list(dict.fromkeys(map(data_name, users)))
@@ -194,6 +202,25 @@ def _name(value, path):
     return value
 
 
+def _callable(value, path):
+    if not isinstance(value, str) or not re.fullmatch(r"([\w.]+|.+\.py):\w+", value):
+        example = "torchvision.models:resnet18 or models.py:build"
+        _fail(path, value, f"what builds the network, as {example}")
+    return value
+
+
+def _weights(value, path):
+    if not isinstance(value, str) or not value.endswith((".pt", ".pth", ".safetensors")):
+        _fail(path, value, "a .pt (or .pth) or .safetensors file")
+    return value
+
+
+def _arguments(value, path):
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        _fail(path, value, "names with values (keyword arguments)")
+    return value
+
+
 def _channels(value, path):
     if isinstance(value, bool) or value not in (1, 3):
         _fail(path, value, "1 or 3")
@@ -205,6 +232,16 @@ def _class(value, path):
     if isinstance(value, bool) or not isinstance(value, str | int):
         _fail(path, value, "the name of a class")
     return str(value)
+
+
+def _list_of_numbers(check):
+    """A list, or a single value, which becomes a list of one."""
+
+    def check_list(value, path):
+        values = value if isinstance(value, list) else [value]
+        return [check(item, path) for item in values] or _fail(path, value, "at least one number")
+
+    return check_list
 
 
 def _list(check):
@@ -223,6 +260,7 @@ def _list(check):
     return check_list
 
 
+_any_number = _number("a number", lambda x: True)
 _positive = _number("a number > 0", lambda x: x > 0)
 _not_negative = _number("a number >= 0", lambda x: x >= 0)
 _below_one = _number("a number >= 0 and < 1", lambda x: 0 <= x < 1)
@@ -295,7 +333,7 @@ RECIPE = {
     "stochastic_depth_per": (_choice("batch", "sample"), "batch"),
     "augment": (_choice("none", "flip", "crop", "crop_flip"), "none"),
     "path_energy": (_not_negative, 0.0),
-    "step_alignment": (_number("a number", lambda x: True), 0.0),
+    "step_alignment": (_any_number, 0.0),
     "mixed_precision": (_boolean, False),
     "compile": (_boolean, False),
     "checkpoints": (_list(_integer(0)), []),
@@ -312,7 +350,20 @@ NETWORK = {
 GRID = {key: (_list(check), REQUIRED) for key, (check, _) in NETWORK.items()}
 SEED = _integer(0, 2**31 - 1)
 GRID["seeds"] = (_list(SEED), REQUIRED)
-MEASURE_INPUTS = {"fc": 16, "conv": 8, "conv_down": 8, "cifar": 0}
+# A network of the user's own.
+EXTERNAL = {
+    "model": (_callable, REQUIRED),
+    "arguments": (_arguments, {}),
+    "weights": (_weights, None),
+    "seeds": (_list(SEED), [0]),
+    "epoch": (_integer(0), 0),
+    "dataset": (_name, REQUIRED),
+    "classes": (_integer(2), REQUIRED),
+    "mean": (_list_of_numbers(_any_number), None),
+    "std": (_list_of_numbers(_positive), None),
+    "blocks": (_list(_text), None),
+}
+MEASURE_INPUTS = {"fc": 16, "conv": 8, "conv_down": 8, "cifar": 0, "external": 8}
 MEASURE_INPUTS = {base: (_integer(0), default) for base, default in MEASURE_INPUTS.items()}
 MEASURE = {
     "inputs_seed": (SEED, 0),
@@ -586,7 +637,30 @@ def _grids(section, datasets, recipes):
     return networks, grids
 
 
-def _figures(section, networks, grids):
+def _external(section, datasets):
+    """Networks of the user's own, by their names."""
+    found = {}
+    for name, entry in section.items():
+        path = f"external.{_name(name, 'external')}"
+        found[name] = _read(entry, path, EXTERNAL)
+        _check_data(found[name], path, datasets)
+        if found[name]["weights"] is not None and len(found[name]["seeds"]) > 1:
+            hint = " (seeds draw the weights of networks that have none)"
+            _fail(f"{path}.seeds", found[name]["seeds"], "one seed, as weights are given", hint)
+    return found
+
+
+def _network_shown(entry, path, external):
+    """The path of a network that a figure names: a configuration, or external/NAME."""
+    if not isinstance(entry, str):
+        return network_path(_read(entry, path, NETWORK))
+    if entry not in external:
+        expected = "external/NAME of a network in external, or a network's keys"
+        _fail(path, entry, expected, _nearest(entry, external))
+    return entry
+
+
+def _figures(section, networks, grids, external):
     """The paths of the networks each figure shows."""
     _known_keys(section, "figures", FIGURES)
     figures = {}
@@ -609,9 +683,9 @@ def _figures(section, networks, grids):
             entries = shown if kind == "networks" and isinstance(shown, list) else [shown]
             if not entries:
                 _fail(path, shown, "at least one network")
-            shown = [network_path(_read(network, path, NETWORK)) for network in entries]
+            shown = [_network_shown(network, path, external) for network in entries]
             for key in shown:
-                if key not in networks:
+                if key not in networks and key not in external:
                     _fail(path, key, "a network of some grid", _nearest(key, networks))
         figures[name] = shown
     return figures
@@ -624,7 +698,7 @@ def resolve(config, check_files=True):
     data file that a grid needs must exist (relative paths start at the working directory).
     Returns a Study; raises UserError, in one line, at the first mistake.
     """
-    sections = ("datasets", "recipes", "grids", "measure")
+    sections = ("datasets", "recipes", "grids", "external", "measure")
     sections += ("gradients", "unconstrained_jacobians", "figures")
     _known_keys(config, "", [*TOP, *sections])
     top = _read({key: config[key] for key in TOP if key in config}, "", TOP)
@@ -634,6 +708,8 @@ def resolve(config, check_files=True):
     }
     recipes = _recipes(_section(config, "recipes"))
     networks, grids = _grids(_section(config, "grids"), datasets, recipes)
+    external = _external(_section(config, "external"), datasets)
+    external_paths = [f"external/{name}" for name in external]
 
     measure = _section(config, "measure")
     inputs = _read(_section(measure, "measure.inputs"), "measure.inputs", MEASURE_INPUTS)
@@ -648,6 +724,7 @@ def resolve(config, check_files=True):
         datasets=datasets,
         recipes=recipes,
         networks=networks,
+        external=external,
         grids=grids,
         measure={"inputs": inputs, **_read(measure, "measure", MEASURE)},
         gradients={
@@ -657,7 +734,7 @@ def resolve(config, check_files=True):
         unconstrained_jacobians=_read(
             unconstrained, "unconstrained_jacobians", UNCONSTRAINED_JACOBIANS
         ),
-        figures=_figures(_section(config, "figures"), networks, grids),
+        figures=_figures(_section(config, "figures"), networks, grids, external_paths),
     )
     for name, shown in study.figures.items():
         if name.startswith(OF_SPECTRA):
@@ -701,7 +778,20 @@ def check_file(path):
 
 
 def _check_files(study):
-    used = {network["dataset"]: None for network in study.networks.values()}
+    for name, entry in study.external.items():
+        if entry["weights"] is not None and not Path(entry["weights"]).is_file():
+            raise UserError(
+                f"config: external.{name}.weights: no file {entry['weights']} (paths start at the "
+                "working directory)"
+            )
+        script = entry["model"].rpartition(":")[0]
+        if script.endswith(".py") and not Path(script).is_file():
+            raise UserError(
+                f"config: external.{name}.model: no file {script} (paths start at the working "
+                "directory)"
+            )
+    users = [*study.networks.values(), *study.external.values()]
+    used = {network["dataset"]: None for network in users}
     if "sg5_effective_rank" in study.figures:
         used[study.gradients["effective_rank"]["dataset"]] = None
     for name in used:
@@ -715,10 +805,15 @@ def _check_files(study):
         if dataset["source"] == "folder":
             *_, names = _at(path, data_sources.folder_splits, dataset, study.data_root)
             _at(path, data_sources.class_order, dataset, names)
-            for grid, keys in study.grids.items():
-                for network in (study.networks[key] for key in keys):
-                    if network["dataset"] == name:
-                        _check_classes(network["classes"], f"grids.{grid}", name, dataset, names)
+            users = [
+                (f"grids.{grid}", study.networks[key])
+                for grid, keys in study.grids.items()
+                for key in keys
+            ]
+            users += [(f"external.{key}", entry) for key, entry in study.external.items()]
+            for where, network in users:
+                if network["dataset"] == name:
+                    _check_classes(network["classes"], where, name, dataset, names)
         if dataset["source"] not in data_sources.SOURCES or dataset["download"]:
             continue
         if data_sources.find(dataset, study.data_root) is None:

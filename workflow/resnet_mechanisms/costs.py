@@ -271,6 +271,7 @@ OF_STUDY = {
     "gradient_linear_regions": (10.0, 610, "linear_regions"),
     "effective_rank": (60.0, 1500, "effective_rank"),
     "unconstrained_model": (9.0, 600, None),
+    "measure_external": (120.0, 2000, None),  # of a network nobody has looked at: a guess
     "table": (1.0, 300, None),
     "finished_table": (0.1, 300, None),
     "claims_table": (3.0, 300, None),

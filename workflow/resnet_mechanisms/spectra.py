@@ -34,6 +34,7 @@ from .jacobians import MatrixJacobian, linearise
 from .network_types import base
 from .networks import Network, reestimate_batch_norm
 from .neural_collapse import neural_collapse
+from .residual_blocks import ResidualModel
 from .svd import NotConverged, frobenius, top_triplets
 from .tables import KEYS
 from .training import evaluate
@@ -138,7 +139,10 @@ def triplets_of(block, jacobian, number, settings):
 
 def checked_linearise(network, x):
     """`linearise`, with an error that names the first block whose output is not finite."""
-    states, jacobians, branches = linearise(network, x)
+    if isinstance(network, ResidualModel):
+        states, jacobians, branches = network.linearise(x)
+    else:
+        states, jacobians, branches = linearise(network, x)
     for block, state in enumerate(states[1:], start=1):
         # Where squares overflow, so would all that follows.
         if not state.flatten(1).norm(dim=1).isfinite().all():
@@ -244,7 +248,10 @@ def at_chance(accuracy, labels, classes):
 
 @torch.no_grad()
 def last_features(network, x, memory):
-    """What the classifier sees of images `x`, in batches whose states fit in `memory` bytes."""
+    """What the classifier sees of images `x`, in batches whose states fit in `memory` bytes; None
+    where a ResidualModel has no linear classifier."""
+    if isinstance(network, ResidualModel):
+        return network.outputs(x, memory)[1]
     state = network.first_state(x[:1])
     # A block holds its input, its branch and its output, the second of two resolutions wider.
     batch = max(1, min(2000, int(memory // (6 * state.numel() * state.itemsize))))
@@ -291,7 +298,10 @@ def measure_network(network, images, labels, chosen, sample, settings, report):
         result[name] = fits[name.replace("line", "inverse")].numpy()
     features = last_features(network, images.x_train, settings["memory_mb"] * 1e6 / 8)
     head = network.classifier
-    result |= neural_collapse(features.double(), labels, head.weight.double(), head.bias.double())
+    if features is not None and len(head.weight) == classes:
+        bias = torch.zeros(classes, device=device) if head.bias is None else head.bias
+        weight = head.weight.double()
+        result |= neural_collapse(features.double(), labels, weight, bias.double())
     paths, shares = project_trajectories(network, images.x_train[sample.to(device)])
     return result | {"trajectory": paths, "trajectory_variance_share": shares}
 
@@ -325,6 +335,16 @@ def settle(network, images, labels):
     return dict(train_accuracy=train_accuracy, test_accuracy=test_accuracy, train_loss=train_loss)
 
 
+@dataclass
+class Cell:
+    """One checkpoint of one seed: its network in evaluation mode, None where there is nothing to
+    measure and `status` says why; its outcomes, those of OUTCOMES that are known."""
+
+    network: object
+    outcomes: dict
+    status: str = ""
+
+
 def measure(config, recipe, images, checkpoints, history, settings):
     """Measure every seed and checkpoint of a configuration.
 
@@ -340,8 +360,32 @@ def measure(config, recipe, images, checkpoints, history, settings):
     Returns: Dataset as documented in docs/file-formats.md. A diverged or dead network, or one that
     is at chance on its training images though it was trained, is there with its status and blanks.
     """
-    depth, classes, seeds = config["depth"], config["classes"], config["seeds"]
+    seeds, classes = config["seeds"], config["classes"]
     epochs = sorted({epoch for seed in seeds for epoch in checkpoints[seed]["checkpoints"]}) or [0]
+
+    def labels_of(seed):
+        return training_labels(images, recipe, seed)
+
+    def cell(seed, epoch):
+        weights = checkpoints[seed]["checkpoints"].get(epoch)
+        if weights is None:
+            return Cell(None, {}, checkpoints[seed]["status"])
+        labels = labels_of(seed)
+        outcomes = history[(history.seed == seed) & (history.epoch == epoch)].iloc[0][OUTCOMES]
+        network = load_network(config, recipe, images, weights)
+        if epoch < epochs[-1]:
+            outcomes = settle(network, images, labels)
+        if epoch > 0 and at_chance(outcomes["train_accuracy"], labels, classes):
+            return Cell(None, outcomes, "chance_accuracy")
+        return Cell(network, outcomes)
+
+    return fill(config, epochs, images, labels_of, settings, cell)
+
+
+def fill(config, epochs, images, labels_of, settings, cell):
+    """The Dataset of `measure`: what `cell(seed, epoch)` gives, measured. labels_of(seed): the
+    labels of the training images that the network saw."""
+    depth, classes, seeds = config["depth"], config["classes"], config["seeds"]
     number, shown = vectors_taken(classes), vectors_shown(classes)
     count, draw = settings["inputs"][base(config["type"])], settings["inputs_seed"]
     chosen = {
@@ -372,25 +416,19 @@ def measure(config, recipe, images, checkpoints, history, settings):
     status = np.full((len(seeds), len(epochs)), "", dtype=object)
     began, done = time.monotonic(), 0
     for (s, seed), (e, epoch) in itertools.product(enumerate(seeds), enumerate(epochs)):
-        weights = checkpoints[seed]["checkpoints"].get(epoch)
-        if weights is None:
-            status[s, e] = checkpoints[seed]["status"]
-            continue
-        labels = training_labels(images, recipe, seed)
-        outcomes = history[(history.seed == seed) & (history.epoch == epoch)].iloc[0][OUTCOMES]
         where = f"seed {seed}, epoch {epoch}"
-        report = Report(where, began, done, len(seeds) * len(epochs))
-        done += 1
         try:
-            network = load_network(config, recipe, images, weights)
-            if epoch < epochs[-1]:
-                outcomes = settle(network, images, labels)
-            for name in OUTCOMES:
-                data[name][s, e] = outcomes[name]
-            if epoch > 0 and at_chance(outcomes["train_accuracy"], labels, classes):
-                status[s, e] = "chance_accuracy"
+            found = cell(seed, epoch)
+            for name, value in found.outcomes.items():
+                data[name][s, e] = value
+            status[s, e] = found.status
+            if found.network is None:
                 continue
-            result = measure_network(network, images, labels, chosen, sample, settings, report)
+            report = Report(where, began, done, len(seeds) * len(epochs))
+            done += 1
+            labels = labels_of(seed)
+            arguments = found.network, images, labels, chosen, sample, settings, report
+            result = measure_network(*arguments)
         except UserError as error:
             name = f"{config['type']}-{config['skip']}, depth {depth}"
             raise UserError(f"{name}, {where}: {error}") from None
@@ -400,7 +438,7 @@ def measure(config, recipe, images, checkpoints, history, settings):
         status[s, e] = "ok" if depth >= 3 else "too_few_points"
         for name, value in result.items():
             data[name][s, e] = value
-    labels = [training_labels(images, recipe, seed).cpu()[sample].numpy() for seed in seeds]
+    labels = [labels_of(seed).cpu()[sample].numpy() for seed in seeds]
     variables = {name: (list(shapes[name]), value) for name, value in data.items()}
     return xr.Dataset(
         variables

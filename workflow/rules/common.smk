@@ -67,6 +67,7 @@ def one_of(names):
 
 NETWORKS = list(STUDY.networks)
 MEASURED = [network for network in NETWORKS if STUDY.measured(network)]
+EXTERNAL = STUDY.external_paths
 FOLLOWED = STUDY.followed
 DATA = STUDY.data_names
 OF_RANK = STUDY.gradients["effective_rank"]
@@ -76,6 +77,7 @@ OF_RANK = STUDY.gradients["effective_rank"]
 wildcard_constraints:
     network=NETWORK_PATH,
     data=one_of(DATA),
+    external=one_of(STUDY.external),
 
 
 # --- Code. Jobs have a digest of their command and of the library modules it imports among their
@@ -99,7 +101,7 @@ def code_of(name, *modules):
         file = todo.pop()
         if file not in found and file.is_file():
             found.add(file)
-            todo += imported(file)
+            todo += [] if is_empty(file) else imported(file)
     digest = hashlib.sha256()
     for file in sorted(found):
         if not is_empty(file):
@@ -116,9 +118,12 @@ def parsed(file):
 
 
 def is_empty(file):
-    """A package file that only holds a docstring and constants: nothing depends on it."""
+    """A package file that only holds a docstring, constants and what it imports when asked: nothing
+    depends on it."""
     return file.name == "__init__.py" and all(
-        isinstance(node, ast.Expr | ast.Assign) for node in parsed(file).body
+        isinstance(node, ast.Expr | ast.Assign)
+        or (isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
+        for node in parsed(file).body
     )
 
 
@@ -174,6 +179,15 @@ def data_json(wildcards):
 
 def data_of(wildcards):
     return f"results/data/{data_name(STUDY.networks[wildcards.network])}.npz"
+
+
+def files_of_external(name):
+    """The files that an entry of `external` names: weights, and the Python file that builds it."""
+    entry = STUDY.external[name]
+    named = [entry["model"].rpartition(":")[0], entry["weights"]]
+    return [
+        file for file in named if file and file.endswith((".py", ".pt", ".pth", ".safetensors"))
+    ]
 
 
 def of_figure(name, wildcards):
@@ -305,11 +319,13 @@ def record_run(outcome):
 def all_outputs():
     """Every file made for this study; where two rules share a pattern, more than once."""
     tables = [*TABLES, *FINISHED_TABLES]
-    values_of = {"network": NETWORKS, "data": DATA, "table": tables}
+    values_of = {"network": NETWORKS, "data": DATA, "table": tables, "external": STUDY.external}
+    networks_of = {"measure_spectra": MEASURED}
+    networks_of |= {f"{name}_of_network": MEASURED + EXTERNAL for name in OF_ONE_NETWORK}
     for each, pattern in ((each, o) for each in workflow.rules for o in each.output):
         pattern = name_of(pattern)
-        measured = each.name == "measure_spectra" or each.name.endswith("_of_network")
-        for wildcard, values in (values_of | ({"network": MEASURED} if measured else {})).items():
+        values_of["network"] = networks_of.get(each.name, NETWORKS)
+        for wildcard, values in values_of.items():
             if f"{{{wildcard}}}" in pattern:
                 yield from (pattern.replace(f"{{{wildcard}}}", value) for value in values)
                 break

@@ -82,7 +82,7 @@ for name in STUDY.figures:
             " {params.recipes:q} --pdf {output.pdf:q} --png {output.png:q} 2> {log:q}"
 
 
-# The figures of one network, for any network of the study, by its path.
+# The figures of one network, for any network of the study, by its path: external/NAME as well.
 for name in OF_ONE_NETWORK:
 
     rule:
@@ -95,6 +95,8 @@ for name in OF_ONE_NETWORK:
             png=f"results/figures/{{network}}/{name}.png",
         log:
             f"results/logs/figures/{{network}}/{name}.log",
+        wildcard_constraints:
+            network=f"{NETWORK_PATH}|external/{one_of(STUDY.external)}",
         localrule: True
         conda:
             "../../envs/figures.yaml"

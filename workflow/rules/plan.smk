@@ -16,13 +16,14 @@ rule plan:
         jobs=to_json(
             {
                 "prepare_data": len(DATA),
+                "measure_external": len(EXTERNAL),
                 **dict.fromkeys(RANDOM_NETWORKS, 1),
                 "effective_rank": 1 if RANKS else 0,
                 "unconstrained_model": 1,
                 "table": len(TABLES),
                 "finished_table": len(FINISHED_TABLES),
                 "claims_table": 1,
-                "figures": len(STUDY.figures),
+                "figures": len(STUDY.figures) + len(EXTERNAL) * len(OF_ONE_NETWORK),
             }
         ),
         gpu=ON_DEVICE["gpu"],

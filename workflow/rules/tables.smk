@@ -2,8 +2,12 @@
 
 # The files whose rows make up a table; one without networks is not made.
 TABLES = {
-    "residual_alignment": of_networks("results/spectra/{network}/residual_alignment.csv", MEASURED),
-    "spectra_per_block": of_networks("results/spectra/{network}/spectra_per_block.csv", MEASURED),
+    "residual_alignment": of_networks(
+        "results/spectra/{network}/residual_alignment.csv", MEASURED + EXTERNAL
+    ),
+    "spectra_per_block": of_networks(
+        "results/spectra/{network}/spectra_per_block.csv", MEASURED + EXTERNAL
+    ),
     "degradation": of_networks("results/networks/{network}/history.csv"),
     "gradient_covariance_networks": of_networks(
         "results/gradients/{network}/covariance.csv", FOLLOWED

@@ -4,8 +4,8 @@ Collapse."""
 import json
 
 from _command import device_of, network_parser, read_checkpoints, run
-from resnet_mechanisms import datasets, files, provenance, spectra
-from resnet_mechanisms.tables import write
+from _spectra import output_options, write_spectra
+from resnet_mechanisms import datasets, spectra
 
 
 def main():
@@ -17,9 +17,7 @@ def main():
     parser.add_argument(
         "--measure", required=True, type=json.loads, help="the config's `measure`, JSON"
     )
-    parser.add_argument("--spectra", required=True)
-    parser.add_argument("--rows", required=True)
-    parser.add_argument("--per-block", required=True)
+    output_options(parser)
     args = parser.parse_args()
 
     where = device_of(args)
@@ -28,19 +26,7 @@ def main():
     history = pd.read_csv(args.history)
     config = args.network
     data = spectra.measure(config, args.recipe, images, checkpoints, history, args.measure)
-    compressed = {name: {"zlib": True} for name, value in data.items() if value.dtype.kind == "f"}
-    with files.atomically(args.spectra) as partial:
-        data.to_netcdf(partial, engine="h5netcdf", encoding=compressed)
-    write(spectra.rows(data), args.rows)
-    write(spectra.per_block(data), args.per_block)
-    facts = dict(
-        network=config,
-        recipe=args.recipe,
-        measure=args.measure,
-        device=str(where),
-        threads=args.threads,
-    )
-    provenance.write(args.spectra, **facts)
+    write_spectra(data, args, network=config, recipe=args.recipe, device=str(where))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ they share.
 """
 
 import textwrap
+from pathlib import Path
 
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
@@ -25,6 +26,7 @@ TYPE_NAMES = {
     "cifar_no_norm": "three stages of convolutions, no batch norm",
     "fc_no_norm": "fully connected, no batch norm",
     "fc_crelu": "fully connected, CReLU, no batch norm",
+    "external": "own network",
 }
 FITTED = 0.99  # training accuracy from which a network counts as fitted (filled marker)
 
@@ -136,6 +138,11 @@ def reading(column, value):
 def describe(network):
     """What a network is, for a title: skip, type, depth, width, data, recipe."""
     a = network.attrs
+    if a["type"] == "external":
+        return (
+            f"{a['recipe']}: {a['model']}, weights {Path(a['weights']).name}, L = {a['depth']}, "
+            f"{a['dataset']} ({a['classes']} classes)"
+        )
     width = "width" if a["type"].startswith("fc") else "channels"
     skip = "ResNet" if a["skip"] == "resnet" else "Plain network"
     return (

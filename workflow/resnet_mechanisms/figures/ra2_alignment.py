@@ -64,7 +64,12 @@ def enlarged_cell(axis, image, grid, size, network):
     is across depth.
     """
     depth, inside = int(network.attrs["depth"]), int(network.attrs["classes"]) - 1
-    row, column = max(1, round(depth / 4)), max(1, round(3 * depth / 4))
+    wanted = np.array([max(1, round(depth / 4)), max(1, round(3 * depth / 4))])
+    # Where the state's shape changes in between, the nearest pair that there is.
+    pairs = np.argwhere(np.isfinite(grid[::size, ::size])) + 1
+    others = pairs[pairs[:, 0] != pairs[:, 1]]
+    pairs = others if len(others) else pairs
+    row, column = pairs[np.abs(pairs - wanted).sum(1).argmin()] if len(pairs) else wanted
     cell = grid[(row - 1) * size : row * size, (column - 1) * size : column * size]
     axis.imshow(cell, norm=image.norm, cmap=image.cmap, extent=(0.5, size + 0.5, size + 0.5, 0.5))
     for line in (axis.axhline, axis.axvline):

@@ -25,7 +25,7 @@ def draw(inputs):
     fig, axis = plt.subplots(figsize=(COLUMN, 3.3))
     inverse_singular_values(axis, network)
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(loc="upper left")
+        axis.legend(loc="best")
     slope, intercept, fit = (f"line_{name}" for name in ("slope", "intercept", "r2"))
     heading(
         fig,
