@@ -96,7 +96,7 @@ for name in OF_ONE_NETWORK:
         log:
             f"results/logs/figures/{{network}}/{name}.log",
         wildcard_constraints:
-            network=f"{NETWORK_PATH}|external/{one_of(STUDY.external)}",
+            network=f"{NETWORK_PATH}|external/(?:{one_of(STUDY.external)})",
         localrule: True
         conda:
             "../../envs/figures.yaml"
