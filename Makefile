@@ -6,6 +6,9 @@
 
 PYTHON ?= python3
 VENV := .venv/bin/python
+# Where another build of PyTorch is installed from, CPU only for instance; pip's own index if empty.
+TORCH_INDEX ?=
+TORCH = $(shell sed -n 's/^  "\(torch\(vision\)\{0,1\}==[^"]*\)".*/\1/p' pyproject.toml)
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: all plan setup test lint bench
@@ -23,6 +26,7 @@ setup: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed, this is %d.%d; set PYTHON" % sys.version_info[:2])'
 	@echo "Setting up .venv (some minutes)"
 	@$(PYTHON) -m venv .venv
+	@$(if $(TORCH_INDEX),$(VENV) -m pip install --quiet --disable-pip-version-check --index-url $(TORCH_INDEX) $(TORCH))
 	@$(VENV) -m pip install --quiet --disable-pip-version-check -e ".[test]"
 	@touch $@
 

@@ -23,6 +23,7 @@ include: "workflow/rules/theory.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/external.smk"
+include: "workflow/rules/explorer.smk"
 include: "workflow/rules/plan.smk"
 
 
@@ -52,6 +53,7 @@ rule all:
         rules.tables.input,
         rules.figures.input,
         rules.external.input,
+        rules.explorer.output.page,
 
 
 onstart:

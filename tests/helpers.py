@@ -26,7 +26,10 @@ for option, word in zip([""] + words, words):
     elif not word.startswith("results/") and option not in {options}:
         digest.update(word.encode())
 for output in outputs:
-    pathlib.Path(output).write_text(digest.hexdigest())
+    if output == "results/explorer":
+        pathlib.Path(output).mkdir(exist_ok=True)
+    else:
+        pathlib.Path(output).write_text(digest.hexdigest())
 """
 # What a job gets from the machine, and does not depend on.
 OF_MACHINE = ["--device", "--gpu", "--jobs-per-gpu", "--threads"]
@@ -45,6 +48,7 @@ OUTPUTS = {
     "table.py": ["--out"],
     "claims.py": ["--out"],
     "figure.py": ["--pdf", "--png"],
+    "explorer.py": ["--page", "--folder"],
 }  # fmt: skip
 
 

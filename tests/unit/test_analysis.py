@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from test_residual_blocks import drawn, mlp, vit
 
 import resnet_mechanisms
 from resnet_mechanisms import residual_alignment, spectra
 from resnet_mechanisms.errors import UserError
 from resnet_mechanisms.networks import Network
+from test_residual_blocks import drawn, mlp, vit
 
 SETTINGS = {"tolerance": 1e-6, "memory_mb": 200}
 

@@ -13,7 +13,6 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent))
 
 import synthetic  # noqa: E402
-
 from resnet_mechanisms import claim_statistics, claims, tables  # noqa: E402
 from resnet_mechanisms.errors import UserError  # noqa: E402
 

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
-from test_spectra import SETTINGS, configuration, trained
-from test_training import RECIPE
 from torch import nn
 
 from helpers import ROOT
 from resnet_mechanisms import config as study_config
 from resnet_mechanisms import datasets, external, spectra
 from resnet_mechanisms.errors import UserError
+from test_spectra import SETTINGS, configuration, trained
+from test_training import RECIPE
 
 MODELS = """
 from torch import nn

@@ -20,7 +20,6 @@ from matplotlib.text import Text
 sys.path.insert(0, str(Path(__file__).parent))
 
 import synthetic  # noqa: E402
-
 from resnet_mechanisms import claims, tables  # noqa: E402
 from resnet_mechanisms.errors import UserError  # noqa: E402
 from resnet_mechanisms.figures import he1_degradation, ra_depth, style, sweeps  # noqa: E402

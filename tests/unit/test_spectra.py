@@ -5,12 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_training import RECIPE
 
 from resnet_mechanisms import datasets, spectra, svd, tables, training
 from resnet_mechanisms.errors import UserError
 from resnet_mechanisms.jacobians import linearise
 from resnet_mechanisms.networks import Network, reestimate_batch_norm
+from test_training import RECIPE
 
 SETTINGS = {"inputs": {"fc": 4, "conv": 4}, "inputs_seed": 0, "tolerance": 1e-4, "memory_mb": 100}
 

@@ -75,7 +75,8 @@ def measured(paths=MEASURED):
     return {f"results/spectra/{path}/{name}" for path in paths for name in names}
 
 
-EVERYTHING = FIGURE_FILES | TABLE_FILES | DATA_FILES | GRADIENT_FILES | THEORY_FILES
+EXPLORER = {"results/explorer.html", "results/explorer"}
+EVERYTHING = EXPLORER | FIGURE_FILES | TABLE_FILES | DATA_FILES | GRADIENT_FILES | THEORY_FILES
 EVERYTHING |= trained() | measured() | followed()[1]
 
 
@@ -95,8 +96,9 @@ def test_default_study(untouched):
             {"results/data/digits-c10.npz"} | trained(followed()[0]) | followed()[1],
         ),
         ("theory", THEORY_FILES),
-        ("tables", EVERYTHING - FIGURE_FILES - TOY_FILES),
-        ("figures", EVERYTHING),
+        ("tables", EVERYTHING - FIGURE_FILES - TOY_FILES - EXPLORER),
+        ("figures", EVERYTHING - EXPLORER),
+        ("explorer", EVERYTHING - FIGURE_FILES - TOY_FILES - {"results/tables/claims.csv"}),
     ],
 )
 def test_stages(untouched, stage, files):

@@ -9,6 +9,7 @@ from helpers import planned, put_stand_ins, snakemake
 from resnet_mechanisms.data_sources import SOURCES
 from test_dag import (
     DATA_FILES,
+    EXPLORER,
     FIGURE_FILES,
     GRADIENT_FILES,
     STUDY,
@@ -71,7 +72,7 @@ def test_style_redraws_all_figures(finished):
 
 def test_claims_are_judged_again(finished):
     append(finished / "workflow/claims.yaml")
-    assert planned(finished) == {"results/tables/claims.csv", *figure("claims")}
+    assert planned(finished) == {"results/tables/claims.csv", *figure("claims"), *EXPLORER}
 
 
 def test_training_code_retrains_networks(finished):
@@ -135,6 +136,7 @@ def test_settings_of_the_unconstrained_jacobians(finished):
         "results/tables/claims.csv",
         *figure("unconstrained_jacobians"),
         *figure("claims"),
+        *EXPLORER,
     }
 
 

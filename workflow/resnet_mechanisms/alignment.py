@@ -42,7 +42,7 @@ def trajectory_scores(states):
     changes).
     """
     names = ("line_shape_score", "step_cv", "step_cosine", "pc1_share")
-    scores = {name: torch.zeros(len(states[0]), device=states[0].device) for name in names}
+    scores = {name: states[0].new_zeros(len(states[0])) for name in names}
     lengths, weight = [], 0
     for run in stages(states):
         if lengths:

@@ -275,6 +275,7 @@ OF_STUDY = {
     "table": (1.0, 300, None),
     "finished_table": (0.1, 300, None),
     "claims_table": (3.0, 300, None),
+    "explorer": (20.0, 300, None),
     "figures": (3.0, 300, None),
 }
 

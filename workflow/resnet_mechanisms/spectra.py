@@ -394,6 +394,8 @@ def fill(config, epochs, images, labels_of, settings, cell):
     }
     sample = balanced_subset(images.y_train, paths_kept(classes), draw)
     sample = sample[torch.argsort(images.y_train.cpu()[sample], stable=True)]
+    kept = {image: position for position, image in enumerate(sample.tolist())}
+    among = [kept.get(image, -1) for image in chosen["train"].tolist()]
 
     inputs = {"split": 2, "input": max(len(index) for index in chosen.values())}
     pair = {"row_block": depth, "column_block": depth, "u": shown, "v": shown}
@@ -445,6 +447,7 @@ def fill(config, epochs, images, labels_of, settings, cell):
         | {
             "status": (["seed", "epoch"], status.astype(str)),
             "sample_label": (["seed", "sample"], np.stack(labels)),
+            "input_sample": ("input", among + [-1] * (inputs["input"] - len(among))),
         },
         coords={
             "seed": list(seeds), "epoch": epochs, "split": SPLITS, "block": range(1, depth + 1),

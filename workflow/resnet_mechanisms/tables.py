@@ -64,3 +64,30 @@ def degradation(history):
         table[name] = history[name]
     table["status"] = history.status
     return table
+
+
+def read_spectra(path):
+    """One network's spectra.nc as an xarray Dataset.
+
+    Raises:
+        UserError: the file is missing, no netCDF file, or lacks what the figures need.
+    """
+    import xarray as xr
+
+    try:
+        network = xr.load_dataset(files.check(path), engine="h5netcdf")
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"cannot read {path} as a netCDF file: {_first_line(error)}") from error
+    missing = [
+        n
+        for n in ("singular_values", "trajectory", "alignment_matrix", "status")
+        if n not in network
+    ]
+    missing += [name for name in KEYS if name not in network.attrs]
+    if missing:
+        raise UserError(f"{path} is no spectra file: it has no {missing[0]}")
+    return network
+
+
+def _first_line(error):
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -109,6 +109,12 @@ def code_of(name, *modules):
     return digest.hexdigest()[:16]
 
 
+def digest_of(pattern):
+    """Digest of files in workflow/ that are no Python."""
+    files = sorted(file for file in WORKFLOW.glob(pattern) if file.suffix != ".py")
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
 @cache
 def parsed(file):
     try:

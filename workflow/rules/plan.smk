@@ -23,6 +23,7 @@ rule plan:
                 "table": len(TABLES),
                 "finished_table": len(FINISHED_TABLES),
                 "claims_table": 1,
+                "explorer": 1,
                 "figures": len(STUDY.figures) + len(EXTERNAL) * len(OF_ONE_NETWORK),
             }
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
-from .. import files, tables
+from .. import tables
 from ..errors import UserError
 from .style import SKIP_NAMES
 
@@ -80,30 +80,9 @@ def name_series(rows, x=None):
 
 
 def read_network(path):
-    """One network's spectra.nc as an xarray Dataset at its last epoch.
-
-    Raises:
-        UserError: the file is missing, no netCDF file, or lacks what the figures need.
-    """
-    import xarray as xr
-
-    try:
-        network = xr.load_dataset(files.check(path), engine="h5netcdf")
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"cannot read {path} as a netCDF file: {_first_line(error)}") from error
-    missing = [
-        n
-        for n in ("singular_values", "trajectory", "alignment_matrix", "status")
-        if n not in network
-    ]
-    missing += [name for name in CONFIGURATION if name not in network.attrs]
-    if missing:
-        raise UserError(f"{path} is no spectra file: it has no {missing[0]}")
-    return network.isel(epoch=-1)
-
-
-def _first_line(error):
-    return (str(error) or type(error).__name__).splitlines()[0]
+    """One network's spectra.nc at its last epoch; errors as
+    `tables.read_spectra`."""
+    return tables.read_spectra(path).isel(epoch=-1)
 
 
 def statuses(network):
