@@ -12,6 +12,9 @@ from snakemake.utils import min_version
 min_version("9.27")
 
 
+report: "workflow/report/workflow.rst"
+
+
 # The study: config.yaml and files given with --configfile, checked.
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
@@ -59,13 +62,16 @@ rule all:
 onstart:
     hold_study()
     record_run("running")
+    watch_run()
 
 
 onsuccess:
+    unwatch_run()
     record_run("finished")
 
 
 onerror:
+    unwatch_run()
     record_run("failed")
 
 

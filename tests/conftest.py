@@ -1,11 +1,14 @@
-"""Projects to run in."""
+"""Projects to run in, and a browser to read pages with."""
 
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from helpers import copy_project, put_stand_ins, snakemake
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def pytest_addoption(parser):
@@ -39,3 +42,46 @@ def finished_once(tmp_path_factory):
 def finished(finished_once, tmp_path):
     """A copy of the finished project, to change."""
     return Path(shutil.copytree(finished_once, tmp_path / "a project"))
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The browser; tests skip where none is installed."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)}")
+    with playwright.sync_playwright() as started:
+        # Without its sandbox, which containers and root do not allow; it opens our own files only.
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def open_page(chromium):
+    """`with open_page(path, width, height) as page`: a file opened with the network cut off; at the
+    end nothing may have gone wrong: no error, no message of one, no request but to files."""
+
+    @contextmanager
+    def opened(path, width=1280, height=900, fragment=""):
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, offline=True, reduced_motion="reduce"
+        )
+        context.set_default_timeout(10_000)
+        page, wrong = context.new_page(), []
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("requestfailed", lambda request: wrong.append(f"failed: {request.url[:200]}"))
+
+        def requested(request):
+            if not request.url.startswith(("file:", "data:", "blob:")):
+                wrong.append(f"asked for {request.url[:200]}")
+
+        page.on("request", requested)
+        page.goto(path.resolve().as_uri() + fragment)
+        yield page
+        context.close()
+        assert wrong == []
+
+    return opened

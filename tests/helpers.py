@@ -46,7 +46,7 @@ OUTPUTS = {
     "effective_rank.py": ["--table", "--pictures"],
     "unconstrained_jacobians.py": ["--table", "--per-block"],
     "table.py": ["--out"],
-    "claims.py": ["--out"],
+    "claims.py": ["--out", "--page"],
     "figure.py": ["--pdf", "--png"],
     "explorer.py": ["--page", "--folder"],
 }  # fmt: skip

@@ -174,8 +174,8 @@ def test_alignment_grid_is_pointed_at_and_clicked(shown):
 
     def place(i, j):
         return grid.evaluate(
-            "(g, [i, j]) => { const box = g.getBoundingClientRect(), { xaxis: x, yaxis: y } ="
-            " g._fullLayout; return [box.x + x._offset + x.d2p(j), box.y + y._offset + y.d2p(i)]; }",
+            "(g, [i, j]) => { const b = g.getBoundingClientRect(), { xaxis: x, yaxis: y } ="
+            " g._fullLayout; return [b.x + x._offset + x.d2p(j), b.y + y._offset + y.d2p(i)]; }",
             [i, j],
         )
 

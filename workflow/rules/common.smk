@@ -7,6 +7,7 @@ import gc
 import hashlib
 import inspect
 import json
+import logging
 import re
 import shlex
 import sys
@@ -22,7 +23,7 @@ gc.set_threshold(100_000, 50, 100)
 WORKFLOW = Path(os.path.realpath(workflow.basedir), "workflow")
 sys.path.insert(0, str(WORKFLOW))
 
-from resnet_mechanisms import costs, gpus, network_types, provenance
+from resnet_mechanisms import costs, gpus, grid_text, network_types, progress, provenance
 from resnet_mechanisms.config import FIGURES, NETWORK_PATH, check_file, data_name, resolve
 from resnet_mechanisms.errors import UserError
 
@@ -201,6 +202,12 @@ def of_figure(name, wildcards):
     return of_networks(FIGURE_INPUTS[name], STUDY.figures[name]) or FIGURE_INPUTS[name]
 
 
+def about_figure(name):
+    """The first sentence of a figure's module, without what stands in parentheses."""
+    words = ast.get_docstring(parsed(WORKFLOW / "resnet_mechanisms/figures" / f"{name}.py"))
+    return re.split(r"\.\s|\.$", re.sub(r"\s*\([^)]*\)", "", " ".join(words.split())))[0]
+
+
 def name_of(output):
     """A file of a rule as the study names it, also where a profile keeps it in a storage."""
     if output.is_storage:
@@ -317,6 +324,98 @@ def record_run(outcome):
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(STARTED)),
             seconds=round(time.time() - STARTED, 1),
         )
+
+
+# --- How far the run is: results/logs/progress.log, and a line on the terminal.
+
+PER_NETWORK = {
+    "train": ("training", train_cost),
+    "measure_spectra": ("measuring", spectra_cost),
+    "measure_gradients": ("gradients of", gradients_cost),
+}
+
+
+def progress_job(job):
+    """A job of the plan as progress.Job."""
+    log = job.log[0] if job.log else None
+    if job.name in PER_NETWORK:
+        word, cost = PER_NETWORK[job.name]
+        network = job.wildcards.network
+        return progress.Job(f"{word} {network}", job.name, cost(network)[0], log)
+    name = job.name if job.name in costs.OF_STUDY else "figures"
+    words = " ".join([job.name.removesuffix("_of_network"), *map(str, job.wildcards)])
+    return progress.Job(words, name, costs.study_cost(name, STUDY)[0], log)
+
+
+class OnProgress(logging.Handler):
+    """Tells a progress.Progress what Snakemake says; before others, so that it can clear its line."""
+
+    def __init__(self, watched):
+        super().__init__()
+        self.watched = watched
+
+    def emit(self, record):
+        self.watched.clear()
+        event = getattr(record, "event", None)
+        if event == "job_started":
+            for number in record.jobs:
+                self.watched.begin(number)
+        elif event == "job_finished":
+            self.watched.finish(record.job_id)
+        elif event == "job_error":
+            self.watched.fail(record.jobid)
+
+
+def watch_run():
+    """Follow the run from its start on."""
+    global watcher
+    if not workflow.is_main_process or TARGETS == ["plan"]:
+        return
+    made = [job for job in workflow.dag.needrun_jobs() if job.rule.shellcmd is not None]
+    quiet = {q.name for q in workflow.output_settings.quiet or ()} & {"ALL", "PROGRESS"}
+    stream = progress.stream(quiet)
+
+    def write(line):
+        os.makedirs("results/logs", exist_ok=True)
+        with open("results/logs/progress.log", "a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        if not quiet and stream is None:
+            print(f"progress: {line}", file=sys.stderr, flush=True)
+
+    settings = workflow.resource_settings
+    together = settings.nodes or settings.cores or 1
+    jobs = {workflow.dag.jobid(job): progress_job(job) for job in made}
+    watcher = OnProgress(progress.Progress(jobs, together, write, stream))
+    logger.handlers.insert(0, watcher)
+    watcher.watched.keep_showing()
+
+
+watcher = None
+
+
+def unwatch_run():
+    if watcher is not None:
+        logger.removeHandler(watcher)
+        watcher.watched.stop()
+
+
+# --- The report: its categories, in the order of their numbers. One label a result: of two Snakemake
+# takes the second for a switch between the results where there are two.
+
+CLAIMS = "1. Claims"
+PAPERS = {
+    "mechanisms": "2. All three papers",
+    "ra": "3. Residual Alignment (Li & Papyan 2023)",
+    "neural": "3. Residual Alignment (Li & Papyan 2023)",
+    "unconstrained": "3. Residual Alignment (Li & Papyan 2023)",
+    "sg": "4. Shattered gradients (Balduzzi et al. 2017)",
+    "he": "5. Degradation (He et al. 2016)",
+    "claims": CLAIMS,
+}
+
+
+def category_of(name):
+    return next(PAPERS[start] for start in PAPERS if name.startswith(start))
 
 
 # --- Targets.

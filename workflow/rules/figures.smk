@@ -1,14 +1,5 @@
 # Figures, one rule each, named like its figure. A figure depends on what it shows and on its own code.
 
-PAPERS = {
-    "ra": "Residual Alignment (Li & Papyan 2023)",
-    "neural": "Residual Alignment (Li & Papyan 2023)",
-    "unconstrained": "Residual Alignment (Li & Papyan 2023)",
-    "sg": "Shattered gradients (Balduzzi et al. 2017)",
-    "he": "Degradation (He et al. 2016)",
-    "mechanisms": "All three papers",
-    "claims": "Claims",
-}
 OF_ONE_NETWORK = [name for name, shows in FIGURES.items() if shows == "network"]
 # Other figures are drawn from files of the networks they show, or from files of the study.
 SCORES = "results/spectra/{network}/residual_alignment.csv"
@@ -36,7 +27,7 @@ FIGURE_INPUTS = {
     "sg_linear_regions": "results/gradients/linear_regions.csv",
     "sg2_autocorrelation": "results/gradients/autocorrelation.csv",
     "unconstrained_jacobians": made_by(rules.unconstrained_model),
-    "claims": "results/tables/claims.csv",
+    "claims": name_of(rules.claims_table.output.table),
 }
 # Tables name recipes; these figures have values of them on an axis.
 RECIPE_KEYS = {
@@ -58,8 +49,9 @@ for name in STUDY.figures:
             pdf=f"results/figures/{name}.pdf",
             png=report(
                 f"results/figures/{name}.png",
-                category=next(PAPERS[start] for start in PAPERS if name.startswith(start)),
-                labels={"figure": name},
+                caption=f"../report/{name}.rst",
+                category=category_of(name),
+                labels={"figure": f"{name}: {about_figure(name)}"},
             ),
         log:
             f"results/logs/figures/{name}.log",
@@ -75,6 +67,7 @@ for name in STUDY.figures:
             code=code_of("figure.py", f"figures/{name}"),
             figure=name,
             recipes=recipe_option(STUDY.figures[name], RECIPE_KEYS.get(name)),
+            shows=grid_text.shows(STUDY, name),
         message:
             "Drawing {output.pdf}"
         shell:
@@ -92,7 +85,12 @@ for name in OF_ONE_NETWORK:
             files=FIGURE_INPUTS[name],
         output:
             pdf=f"results/figures/{{network}}/{name}.pdf",
-            png=f"results/figures/{{network}}/{name}.png",
+            png=report(
+                f"results/figures/{{network}}/{name}.png",
+                caption=f"../report/{name}.rst",
+                category="6. Networks one by one",
+                labels={"figure": f"{name} of {{network}}"},
+            ),
         log:
             f"results/logs/figures/{{network}}/{name}.log",
         wildcard_constraints:
@@ -108,6 +106,7 @@ for name in OF_ONE_NETWORK:
             script=command("figure.py"),
             code=code_of("figure.py", f"figures/{name}"),
             figure=name,
+            shows=lambda wildcards: grid_text.networks(STUDY, [wildcards.network]),
         message:
             "Drawing {output.pdf}"
         shell:

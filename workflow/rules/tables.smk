@@ -88,7 +88,13 @@ rule claims_table:
         claims=local(os.path.relpath(WORKFLOW / "claims.yaml")),
         tables=expand("results/tables/{table}.csv", table=[*TABLES, *FINISHED_TABLES]),
     output:
-        "results/tables/claims.csv",
+        table="results/tables/claims.csv",
+        page=report(
+            "results/tables/claims.html",
+            caption="../report/claims.rst",
+            category=CLAIMS,
+            labels={"figure": "claims as a table: the verdict on every claim"},
+        ),
     log:
         "results/logs/tables/claims.log",
     conda:
@@ -101,11 +107,12 @@ rule claims_table:
         script=command("claims.py"),
         code=code_of("claims.py"),
         tables=lambda wildcards, input: os.path.dirname(input.tables[0]),
+        shows=grid_text.networks(STUDY, NETWORKS),
     message:
         "Judging the claims"
     shell:
-        "python {params.script:q} --claims {input.claims:q} --tables {params.tables:q} --out {output:q}"
-        " 2> {log:q}"
+        "python {params.script:q} --claims {input.claims:q} --tables {params.tables:q}"
+        " --out {output.table:q} --page {output.page:q} 2> {log:q}"
 
 
 rule tables:

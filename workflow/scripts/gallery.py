@@ -5,10 +5,10 @@ import argparse
 import re
 from pathlib import Path
 
-import pandas as pd
 from PIL import Image
 
 from _command import run
+from resnet_mechanisms.claims_page import measured
 from resnet_mechanisms.tables import read
 
 FIGURES = ("mechanisms", "ra_no_skip", "sg_theorems", "he1_degradation")
@@ -22,10 +22,7 @@ def markdown(claims):
     claims = claims[~claims["status"].str.startswith("no rows")]
     lines = ["| claim | measured | threshold (origin) | verdict |", "|---|---|---|---|"]
     for row in claims.itertuples():
-        measured = "undefined" if pd.isna(row.value) else f"{row.value:.3g}"
-        if pd.notna(row.low) and pd.notna(row.high):
-            measured += f" [{row.low:.3g}, {row.high:.3g}]"
-        cells = (row.statement, measured, f"{row.threshold} ({row.origin})", row.verdict)
+        cells = (row.statement, measured(row), f"{row.threshold} ({row.origin})", row.verdict)
         lines.append(f"| {' | '.join(cells)} |")
     if other:
         lines += ["", f"{other} more claims are about networks of the other studies."]
