@@ -138,9 +138,21 @@ def _nearest(word, known):
     return f"; valid: {', '.join(known)}" if known else ""
 
 
+def _expecting(text):
+    """Marks a check with what it expects, for its messages and docs/config.md."""
+
+    def mark(check):
+        check.expected = text
+        return check
+
+    return mark
+
+
 def _integer(low, high=None):
+    expected = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
+
+    @_expecting(expected)
     def check(value, path):
-        expected = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
         if not isinstance(value, int) or isinstance(value, bool):
             _fail(path, value, expected)
         if value < low or (high is not None and value > high):
@@ -151,6 +163,7 @@ def _integer(low, high=None):
 
 
 def _number(expected, valid):
+    @_expecting(expected)
     def check(value, path):
         try:
             # YAML reads 5e-4, without a decimal point, as text: accept it as the number it means.
@@ -165,78 +178,89 @@ def _number(expected, valid):
 
 
 def _choice(*choices):
+    @_expecting(f"one of {', '.join(choices)}")
     def check(value, path):
         if value not in choices:
-            _fail(path, value, f"one of {', '.join(choices)}", _nearest(value, choices))
+            _fail(path, value, check.expected, _nearest(value, choices))
         return value
 
     return check
 
 
+@_expecting("one of true, random, noisy")
 def _labels(value, path):
     # An unquoted true is a boolean in YAML.
     return _choice("true", "random", "noisy")("true" if value is True else value, path)
 
 
+@_expecting("true or false")
 def _boolean(value, path):
     if not isinstance(value, bool):
-        _fail(path, value, "true or false")
+        _fail(path, value, _boolean.expected)
     return value
 
 
+@_expecting("an even number from 2 on (two convolutions a module)")
 def _even(value, path):
     if isinstance(value, bool) or not isinstance(value, int) or value < 2 or value % 2:
-        _fail(path, value, "an even number from 2 on (two convolutions a module)")
+        _fail(path, value, _even.expected)
     return value
 
 
+@_expecting("a text")
 def _text(value, path):
     if not isinstance(value, str) or not value:
-        _fail(path, value, "a text")
+        _fail(path, value, _text.expected)
     return value
 
 
+@_expecting("a name of letters, digits and _ (it becomes part of a path)")
 def _name(value, path):
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_]+", value):
-        _fail(path, value, "a name of letters, digits and _ (it becomes part of a path)")
+        _fail(path, value, _name.expected)
     return value
 
 
+@_expecting("what builds the network, as torchvision.models:resnet18 or models.py:build")
 def _callable(value, path):
     if not isinstance(value, str) or not re.fullmatch(r"([\w.]+|.+\.py):\w+", value):
-        example = "torchvision.models:resnet18 or models.py:build"
-        _fail(path, value, f"what builds the network, as {example}")
+        _fail(path, value, _callable.expected)
     return value
 
 
+@_expecting("a .pt (or .pth) or .safetensors file")
 def _weights(value, path):
     if not isinstance(value, str) or not value.endswith((".pt", ".pth", ".safetensors")):
-        _fail(path, value, "a .pt (or .pth) or .safetensors file")
+        _fail(path, value, _weights.expected)
     return value
 
 
+@_expecting("names with values (keyword arguments)")
 def _arguments(value, path):
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        _fail(path, value, "names with values (keyword arguments)")
+        _fail(path, value, _arguments.expected)
     return value
 
 
+@_expecting("1 or 3")
 def _channels(value, path):
     if isinstance(value, bool) or value not in (1, 3):
-        _fail(path, value, "1 or 3")
+        _fail(path, value, _channels.expected)
     return value
 
 
+@_expecting("the name of a class")
 def _class(value, path):
     # Digits are numbers to YAML.
     if isinstance(value, bool) or not isinstance(value, str | int):
-        _fail(path, value, "the name of a class")
+        _fail(path, value, _class.expected)
     return str(value)
 
 
 def _list_of_numbers(check):
     """A list, or a single value, which becomes a list of one."""
 
+    @_expecting(f"{check.expected}, or a list of such")
     def check_list(value, path):
         values = value if isinstance(value, list) else [value]
         return [check(item, path) for item in values] or _fail(path, value, "at least one number")
@@ -247,6 +271,7 @@ def _list_of_numbers(check):
 def _list(check):
     """A list, not empty and without duplicates, or a single value, which becomes a list of one."""
 
+    @_expecting(f"{check.expected}, or a list of such")
     def check_list(value, path):
         values = value if isinstance(value, list) else [value]
         if not values:
