@@ -10,6 +10,7 @@ VENV := .venv/bin/python
 TORCH_INDEX ?=
 TORCH = $(shell sed -n 's/^  "\(torch\(vision\)\{0,1\}==[^"]*\)".*/\1/p' pyproject.toml)
 export OMP_NUM_THREADS ?= 1
+TEST_PROCESSES ?= 2
 
 .PHONY: all plan setup test lint bench
 
@@ -31,7 +32,7 @@ setup: .venv/installed
 	@touch $@
 
 test: setup
-	@$(VENV) -m pytest
+	@$(VENV) -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 lint: setup
 	@$(VENV) -m ruff check .

@@ -161,8 +161,9 @@ def test_time_limit(project, finished, matrix):
     script = project / "workflow/scripts/train.py"
     script.write_text(script.read_text().replace("run(main)", WAITING))
     process, taken = run_through_scheduler(
-        project, "--set-resources", "train:runtime=attempt * attempt * 30", SECONDS_A_MINUTE="1"
-    )
+        project, "--set-resources", "train:runtime=45 * attempt ** 3",
+        "prepare_data:runtime=600", "measure_spectra:runtime=600", SECONDS_A_MINUTE="1",
+    )  # fmt: skip
     assert process.returncode == 0, process.stdout + process.stderr
     assert "stopped (SIGTERM: time limit" in process.stdout + process.stderr
     assert "continued after epoch" in logs(project, "networks")

@@ -68,6 +68,8 @@ def test_slurm_equals_local(slurm, tmp_path):
 @pytest.mark.slow
 def test_a_stopped_run_cancels_its_jobs(slurm, tmp_path):
     project = new_project(tmp_path / "stopped")
+    # The job lasts until it is cancelled.
+    (project / "workflow/scripts/data.py").write_text("import time\n\ntime.sleep(3600)\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--workflow-profile", "slurm",
          "--configfile", "study.yaml", "--", "results/data/digits-c3.npz"],
@@ -78,7 +80,7 @@ def test_a_stopped_run_cancels_its_jobs(slurm, tmp_path):
         time.sleep(0.2)
     assert jobs()
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode, said
     end = time.monotonic() + 30
     while jobs() and time.monotonic() < end:

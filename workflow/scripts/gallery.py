@@ -11,7 +11,7 @@ from _command import run
 from resnet_mechanisms.claims_page import measured
 from resnet_mechanisms.tables import read
 
-FIGURES = ("mechanisms", "ra_no_skip", "sg_theorems", "he1_degradation")
+FIGURES = ("mechanisms", "ra_no_skip", "sg_theorems")
 WIDTH = 1000  # pixels: sharp in a README at full width, and small in the repository
 
 
