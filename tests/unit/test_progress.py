@@ -45,7 +45,7 @@ def test_time_left_by_hand(tmp_path, clock):
     (tmp_path / "a.log").write_text("seed 1: epoch 3/9, loss 0.1, 200 s left\n")
     assert run.seconds_left() == pytest.approx(200)
     assert run.line() == (
-        "1 of 4 jobs done, 1 running, about 3.33 min left | training a: seed 1: epoch 3/9, loss 0.1"
+        "1 of 4 jobs done, 1 running, about 3.33 min left | training a: seed 1: epoch 3/9"
     )
     run.finish(1)  # 75 of 100; of trainings the median of 1.5 and .75, and so of all
     run.begin(3)

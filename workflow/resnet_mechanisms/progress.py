@@ -18,6 +18,7 @@ from .plan import duration
 # Seconds between lines: on a terminal they replace each other, elsewhere they stay.
 ON_TERMINAL, IN_LOG = 1, 15
 SAYS_LEFT = re.compile(r",? (\d+) s left$")
+DETAILS = re.compile(r", (loss|worst residual) .*$")  # of interest in the log alone
 
 
 @dataclass
@@ -118,7 +119,8 @@ class Progress:
                 parts.append(f"{about} {duration(round(left))} left")
             words = [", ".join(parts)]
             for job in running:
-                said = SAYS_LEFT.sub("", last_line(job.log)) if job.log else ""
+                said = last_line(job.log) if job.log else ""
+                said = DETAILS.sub("", SAYS_LEFT.sub("", said))
                 words.append(job.text + (f": {said}" if said else ""))
         return " | ".join(words)
 
