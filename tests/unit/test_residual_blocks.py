@@ -108,7 +108,7 @@ def of_torchvision(block, h):
     return gates * f
 
 
-@pytest.mark.parametrize("build", [tv.resnet18, tv.resnet50, tv.wide_resnet50_2])
+@pytest.mark.parametrize("build", [tv.resnet18, tv.resnet34, tv.resnet50, tv.wide_resnet50_2])
 def test_torchvision_resnets(build):
     """All blocks are found; each J is that of D F, both written out by hand, in both modes."""
     model = drawn(build(num_classes=5))
