@@ -14,6 +14,12 @@ small { color: #56606b; }
 .verdict { display: inline-block; white-space: nowrap; border-radius: 6px; padding: 1px 8px; font-weight: 600; }
 .reproduced { background: #bfe3d6; } .not-reproduced { background: #f6c9b0; }
 .inconclusive { background: #e4e4e4; }
+@media (max-width: 760px) {
+  thead { display: none; } tr { display: block; padding: 8px 0; border-bottom: 1px solid #dfe3e8; }
+  td { display: block; border: 0; padding: 1px 0; }
+  td.number::before { content: "measured "; color: #56606b; }
+  td.number + td::before { content: "passes if "; color: #56606b; }
+}
 """  # noqa: E501
 MARKS = {"reproduced": "\N{CHECK MARK}", "not reproduced": "\N{BALLOT X}", "inconclusive": "?"}
 

@@ -11,6 +11,7 @@ import logging
 import re
 import shlex
 import sys
+import textwrap
 import time
 from functools import cache, partial
 from pathlib import Path
@@ -203,9 +204,11 @@ def of_figure(name, wildcards):
 
 
 def about_figure(name):
-    """The first sentence of a figure's module, without what stands in parentheses."""
+    """How a figure's module begins, without what stands in parentheses; a label as wide as the
+    report's menu."""
     words = ast.get_docstring(parsed(WORKFLOW / "resnet_mechanisms/figures" / f"{name}.py"))
-    return re.split(r"\.\s|\.$", re.sub(r"\s*\([^)]*\)", "", " ".join(words.split())))[0]
+    words = re.sub(r"\s*\([^)]*\)", "", " ".join(words.split()))
+    return textwrap.shorten(re.split(r"\.\s|\.$|;", words)[0], 60, placeholder=" ...")
 
 
 def name_of(output):

@@ -93,7 +93,7 @@ rule claims_table:
             "results/tables/claims.html",
             caption="../report/claims.rst",
             category=CLAIMS,
-            labels={"figure": "claims as a table: the verdict on every claim"},
+            labels={"figure": "claims as a table"},
         ),
     log:
         "results/logs/tables/claims.log",
