@@ -6,6 +6,7 @@
 #                                                                  theory, tables, figures, external
 #   snakemake --cores 1 plan                                       what it takes, before it runs
 #   snakemake --cores all results/figures/ra_depth.pdf             one file and what it needs
+#   snakemake --report results/report.html                         after a run: all figures in one file
 
 from snakemake.utils import min_version
 

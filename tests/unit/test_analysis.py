@@ -62,8 +62,10 @@ def test_any_module():
 
 
 def test_a_model_in_training_mode_is_refused():
-    with pytest.raises(UserError, match="call eval"):
-        residual_alignment(mlp(), torch.randn(2, 3, 4, 4))
+    ours = Network(dict(type="fc", skip="resnet", depth=3, width=8), (3, 4, 4), 4)
+    for model in (mlp(), ours):
+        with pytest.raises(UserError, match="call eval"):
+            residual_alignment(model, torch.randn(2, 3, 4, 4))
 
 
 def test_the_import_is_light_until_it_is_used():

@@ -240,6 +240,6 @@ def test_the_command_ends_in_one_line(models, tmp_path, images):
     assert process.returncode == 1 and "Traceback" not in process.stderr
     assert process.stderr.startswith(
         "error: external.mine: blocks: 2.inner (Linear) does not add its input to what it computes "
-        "of it; modules that do: 2, 3, 4, 5"
+        "of it; modules that add their input: 2, 3, 4, 5"
     )
     assert not (tmp_path / "spectra.out").exists()

@@ -164,6 +164,22 @@ def test_vision_transformer_is_the_block_minus_the_identity():
         check_triplets(jacobian, matrix - identity)
 
 
+def test_layers_of_torch_itself():
+    """nn.TransformerEncoderLayer with its norms first; with its norms last it is no block."""
+    how = dict(nhead=2, dim_feedforward=12, batch_first=True)
+    layers = [nn.TransformerEncoderLayer(8, norm_first=True, **how) for _ in range(2)]
+    model, x = drawn(nn.Sequential(*layers)), torch.randn(2, 5, 8, dtype=torch.double)
+    residual = ResidualModel(model, x)
+    assert [block.name for block in residual.blocks] == ["0", "1"]
+    states, jacobians, _ = residual.linearise(x)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        matrix = dense(model[1].train(False), states[1])
+    check_triplets(jacobians[1], matrix - torch.eye(40, dtype=torch.double))
+    last = drawn(nn.Sequential(nn.TransformerEncoderLayer(8, **how)))
+    with pytest.raises(UserError, match="no module of Sequential adds its input"):
+        find_blocks(last, x)
+
+
 def test_pre_activation():
     model = drawn(pre_activation())
     x = images(side=8)
@@ -266,7 +282,7 @@ def test_what_is_no_block():
     with pytest.raises(UserError) as raised:
         find_blocks(model, images(), "layer1")
     assert "layer1 (Sequential) does not add its input" in str(raised.value)
-    assert "modules that do: layer1.0, layer1.1, layer2.0" in str(raised.value)
+    assert "modules that add their input: layer1.0, layer1.1, layer2.0" in str(raised.value)
 
 
 @pytest.mark.parametrize(

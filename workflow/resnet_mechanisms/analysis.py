@@ -11,6 +11,7 @@ import torch
 
 from .alignment import alignment_matrices, alignment_pairs, line_fit, off_diagonal_mean
 from .alignment import trajectory_scores as of_trajectory
+from .errors import UserError
 from .jacobians import linearise
 from .networks import Network
 from .residual_blocks import ResidualModel
@@ -73,6 +74,8 @@ def residual_alignment(model, x, blocks=None, triplets=10, tolerance=1e-4):
     Raises UserError where the model is in training mode or no block is found, svd.NotConverged
     where a triplet misses the tolerance.
     """
+    if model.training:
+        raise UserError("Residual Jacobians are taken in evaluation mode; call eval() first")
     if isinstance(model, Network):
         names = [f"blocks.{index}" for index in range(len(model.blocks))]
         states, jacobians, _ = linearise(model, x)

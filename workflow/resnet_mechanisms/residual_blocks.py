@@ -332,37 +332,30 @@ def find_blocks(module, x, patterns=None):
     residual block, and where a block does not begin at the state at which the one before it ended.
     """
     modules = {name: part for name, part in module.named_modules() if name}
+    chosen = {name: part for name, part in modules.items() if not _builtin(part)}
+    if patterns is not None:
+        chosen = _named(module, modules, [patterns] if isinstance(patterns, str) else patterns)
     calls = []
-    with differentiable(), _recorded(modules, calls):
+    with differentiable(), _recorded(chosen, calls):
         module(x)
     calls = [call for call in calls if isinstance(call.output, torch.Tensor)]
     names = list(dict.fromkeys(call.name for call in calls))
-    patterns = [patterns] if isinstance(patterns, str) else patterns
-    if patterns is not None:
-        named = set()
-        for pattern in patterns:
-            matching = {name for name in names if re.fullmatch(_pattern(pattern), name)}
-            if not matching:
-                raise UserError(
-                    f"blocks: no module is called {pattern}; modules of "
-                    f"{type(module).__name__}: {_listed(names)}"
-                )
-            named |= matching
-        calls = [call for call in calls if call.name in named]
-    found, seen = [], {}
+    seen = {}
     for call in calls:
         if call.name not in seen:
-            kind = type(call.module)
-            builtin = kind.__module__.startswith("torch.nn.modules") and not _holds_others(call)
-            seen[call.name] = None if builtin else _inspected(call)
-        if seen[call.name] is not None:
-            found.append(call)
-        elif patterns is not None:
-            others = find_names(module, x)
-            raise UserError(
-                f"blocks: {call.name} ({type(call.module).__name__}) does not add its input to "
-                f"what it computes of it; modules that do: {_listed(others) or 'none'}"
-            )
+            seen[call.name] = inspect_block(call.module, call.h, call.arguments, call.keywords)
+    found = [call for call in calls if seen[call.name] is not None]
+    if patterns is not None:
+        for name in chosen:
+            if seen.get(name) is None:
+                how = "does not add its input to what it computes of it"
+                if name not in seen:
+                    how = "is not called with one tensor that it turns into another"
+                others = _listed(_names_found(module, x)) or "none"
+                raise UserError(
+                    f"blocks: {name} ({type(modules[name]).__name__}) {how}; modules that add "
+                    f"their input: {others}"
+                )
     if not found:
         raise UserError(
             f"blocks: no module of {type(module).__name__} adds its input to what it computes of "
@@ -387,15 +380,26 @@ def find_blocks(module, x, patterns=None):
     ]
 
 
-def _holds_others(call):
-    return any(True for _ in call.module.children())
+def _builtin(module):
+    """Whether a module is one layer of torch's own, which is no block."""
+    return type(module).__module__.startswith("torch.nn.modules") and not [*module.children()]
 
 
-def _inspected(call):
-    return inspect_block(call.module, call.h, call.arguments, call.keywords)
+def _named(module, modules, patterns):
+    """The modules {name: module} whose names fit one of the patterns."""
+    chosen = {}
+    for pattern in patterns:
+        matching = {n: part for n, part in modules.items() if re.fullmatch(_pattern(pattern), n)}
+        if not matching:
+            raise UserError(
+                f"blocks: no module is called {pattern}; modules of {type(module).__name__}: "
+                f"{_listed(modules)}"
+            )
+        chosen |= matching
+    return chosen
 
 
-def find_names(module, x):
+def _names_found(module, x):
     """Names of the blocks that `find_blocks` finds by itself; empty where it finds none."""
     try:
         return list(dict.fromkeys(block.name for block in find_blocks(module, x)))
