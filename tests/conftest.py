@@ -44,9 +44,10 @@ def finished(finished_once, tmp_path):
     return Path(shutil.copytree(finished_once, tmp_path / "a project"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """The browser; tests skip where none is installed."""
+    """The browser; tests skip where none is installed. Not for longer than a module: while it lives
+    its event loop runs in this thread, and Snakemake cannot plan in it."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
@@ -58,7 +59,7 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def open_page(chromium):
     """`with open_page(path, width, height) as page`: a file opened with the network cut off; at the
     end nothing may have gone wrong: no error, no message of one, no request but to files."""

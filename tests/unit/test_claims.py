@@ -434,6 +434,7 @@ def test_command(tmp_path):
     synthetic.write_rows(tmp_path / "residual_alignment.csv", *all_networks())
     script = CLAIMS.parent / "scripts" / "claims.py"
     command = [sys.executable, script, "--tables", tmp_path, "--out", tmp_path / "claims.csv"]
+    command += ["--page", tmp_path / "claims.html"]
     subprocess.run([*command, "--claims", CLAIMS], check=True)
     written = tables.read([tmp_path / "claims.csv"])
     assert list(written.columns) == claims.COLUMNS

@@ -38,7 +38,7 @@ def test_no_caption_without_its_figure():
         (
             STUDY,
             "ra_depth",
-            "digits, 10 classes; fc, resnet and plain; 2, 4, 8, 12, 16 and 24 blocks; width 128; "
+            "digits, 10 classes; fc, plain and resnet; 2, 4, 8, 12, 16 and 24 blocks; width 128; "
             "recipe strong_decay and usual; seeds 10 to 12 (36 networks of 15 configurations).",
         ),
         (

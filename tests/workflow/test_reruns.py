@@ -8,6 +8,7 @@ import yaml
 from helpers import planned, put_stand_ins, snakemake
 from resnet_mechanisms.data_sources import SOURCES
 from test_dag import (
+    CLAIMS_FILES,
     DATA_FILES,
     EXPLORER,
     FIGURE_FILES,
@@ -72,7 +73,7 @@ def test_style_redraws_all_figures(finished):
 
 def test_claims_are_judged_again(finished):
     append(finished / "workflow/claims.yaml")
-    assert planned(finished) == {"results/tables/claims.csv", *figure("claims"), *EXPLORER}
+    assert planned(finished) == {*CLAIMS_FILES, *figure("claims"), *EXPLORER}
 
 
 def test_training_code_retrains_networks(finished):
@@ -133,7 +134,7 @@ def test_settings_of_the_unconstrained_jacobians(finished):
     assert planned(finished, configfiles=write(finished, settings)) == {
         *THEORY_FILES,
         "results/tables/unconstrained_jacobians.csv",
-        "results/tables/claims.csv",
+        *CLAIMS_FILES,
         *figure("unconstrained_jacobians"),
         *figure("claims"),
         *EXPLORER,

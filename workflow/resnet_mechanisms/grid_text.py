@@ -27,7 +27,8 @@ def shows(study, name):
 
 def networks(study, paths):
     """The networks with these paths: values of each key, and how many there are."""
-    known = {path: study.networks[path] for path in paths if path in study.networks}
+    # Sorted, since the grids of a second configuration file come before those of the first.
+    known = {path: study.networks[path] for path in sorted(paths) if path in study.networks}
     own = [path for path in paths if path not in known]
     found = list(known.values())
     texts = [f"own networks {_listed(own)}"] if own else []
