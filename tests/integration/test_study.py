@@ -129,7 +129,7 @@ def test_report(smoke, open_page):
     for name, caption in found.items():
         for part in ("What the paper claims.", "What was measured.", "With which grid."):
             assert part in caption, (name, part)
-    assert "fc, resnet and plain; 3 and 4 blocks" in found["ra_depth"]
+    assert "fc, plain and resnet; 3 and 4 blocks" in found["ra_depth"]
 
 
 def test_report_as_a_folder(smoke, open_page, tmp_path):

@@ -64,7 +64,7 @@ def test_a_figure_in_less_than_thirty_lines(tmp_path):
     snakemake(project, target, *given)
     report = (project / "report.html").read_text()
     assert "Alignment against test accuracy, training inputs" in report
-    assert "fc, resnet and plain; 3 blocks" in report
+    assert "fc, plain and resnet; 3 blocks" in report
     # An edit redraws it, and makes nothing else anew.
     with open(library / "figures/ra_alignment_accuracy.py", "a") as file:
         file.write("# edited\n")

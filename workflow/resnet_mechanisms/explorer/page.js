@@ -372,9 +372,13 @@ function drawGrid(side, { s, n, arrays, blocks }) {
     if (place.dataset.listens) return;
     place.dataset.listens = "yes";
     place.on("plotly_click", (event) => {
-      const point = event.points[0];
-      if (point.curveNumber !== 0) return;
-      state[side].i = point.y; state[side].j = point.x;
+      // The cell under the pointer: event.points is up to 50 ms old, of a cell passed on the way.
+      const { xaxis, yaxis } = event.points[0], box = place.getBoundingClientRect();
+      const j = Math.round(xaxis.p2d(event.event.clientX - box.left - xaxis._offset));
+      const i = Math.round(yaxis.p2d(event.event.clientY - box.top - yaxis._offset));
+      const { depth } = networks[state[side].number];
+      if (Math.min(i, j) < 1 || Math.max(i, j) > depth) return;
+      state[side].i = i; state[side].j = j;
       update(side, "pair");
     });
   });
