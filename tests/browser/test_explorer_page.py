@@ -208,6 +208,7 @@ def test_claims_are_filtered_and_show_their_evidence(shown):
     section.get_by_label("Paper", exact=True).select_option("Li & Papyan 2023")
     assert "line_shape_score = 1.01 [1, 1.02], passes if <= 1.1" in section.inner_text()
     section.get_by_text("Evidence: 7 rows of residual_alignment").click()
+    section.get_by_role("table").wait_for()  # browsers tell of an opened box a moment later
     cells = section.locator("table td").all_inner_texts()
     assert cells == ["6", "1.01", "4", ""] and "first 2 of 7 rows" in section.inner_text()
     assert (
@@ -235,6 +236,7 @@ def test_by_keyboard_alone(shown):
     assert [name for name in seen if name in order] == order * 2
     panel(shown, "Left").get_by_label("Epoch", exact=True).focus()
     shown.keyboard.press("ArrowUp")
+    shown.wait_for_selector("body[aria-busy=false]")
     assert panel(shown, "Left").get_by_label("Epoch", exact=True).input_value() == "0"
     values = np.array(plotted(shown, "a", "values"), float)[::-1]
     s = expected(next(iter(STUDY)), seed=10, epoch=50, split="train", input=0).singular_values
@@ -269,6 +271,7 @@ def test_small_screens(open_page, explorer, width):
     with open_page(explorer, width=width, height=740) as browser:
         browser.wait_for_selector("body[data-ready]")
         browser.get_by_text("Evidence: 7 rows").click()
+        browser.locator("#claims").get_by_role("table").wait_for()
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
         boxes = [panel(browser, side).bounding_box() for side in ("Left", "Right")]
         assert boxes[0]["x"] == boxes[1]["x"] and boxes[0]["y"] < boxes[1]["y"]

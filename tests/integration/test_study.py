@@ -98,6 +98,7 @@ def read_report(page):
     found = {}
     for category in CATEGORIES:
         page.get_by_role("link", name=category).click()
+        page.locator("tbody td").first.wait_for()
         for label in page.locator("tbody td:first-child").all_inner_texts():
             name = label.partition(":")[0]
             row = page.locator("tbody tr").filter(has=page.get_by_text(label, exact=True))
@@ -123,7 +124,7 @@ def test_report(smoke, open_page):
     picture and its caption; runtimes."""
     snakemake(smoke, "--configfile", SMOKE, "--report", "results/report.html")
     with open_page(smoke / "results/report.html") as page:
-        assert "Why do residual networks work?" in page.locator("body").inner_text()
+        page.get_by_text("Why do residual networks work?").first.wait_for()
         found = read_report(page)
     assert set(found) == {*FIGURES, "claims as a table"}
     for name, caption in found.items():

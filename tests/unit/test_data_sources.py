@@ -224,6 +224,27 @@ def test_archives_are_unpacked_elsewhere(write, tmp_path, attempts, name):
     assert [path.name for path in tmp_path.iterdir()] == [source.archive] and attempts == []
 
 
+def test_archives_stay_in_their_folder(tmp_path):
+    """Neither a name with .. in it nor one behind a link leads out of where they are unpacked."""
+    source = data_sources.variants(entry_of("cifar10"))[0]
+    for name, linked in (("../outside", False), ("link/outside", True)):
+        with tarfile.open(tmp_path / source.archive, "w:gz") as archive:
+            if linked:
+                link = tarfile.TarInfo("link")
+                link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+                archive.addfile(link)
+            archive.addfile(tarfile.TarInfo(name))
+        folder = tmp_path / "inside" / str(linked)
+        folder.mkdir(parents=True)
+        if linked:
+            data_readers.unpack(source, {source.archive: tmp_path / source.archive}, folder)
+        else:
+            with pytest.raises(ValueError, match="'../outside' would be written outside"):
+                data_readers.unpack(source, {source.archive: tmp_path / source.archive}, folder)
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("outside")}
+    assert names == {"inside/True/link/outside"}
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_missing_files(tmp_path, monkeypatch, attempts, name):
     source = replace(data_sources.SOURCES[name], also=())
