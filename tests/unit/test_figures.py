@@ -336,6 +336,26 @@ def test_trajectories_are_the_file_s(files):
     assert "undefined: diverged, 1 of 3 seeds" in words(fig)
 
 
+def test_remote_trajectories_are_counted_and_stages_named(files, tmp_path):
+    """Two images a hundred times as far away as the others, and states of which the first five
+    have another shape."""
+    import xarray as xr
+
+    network = xr.load_dataset(files["ra1_trajectories"][0])
+    paths = network["trajectory"].transpose("sample", "layer", ...).values
+    assert paths.base is not None  # a view: what follows changes the data set
+    paths[:, :5] = np.nan
+    paths[[0, 7]] *= 100
+    changed = tmp_path / "changed.nc"
+    network.to_netcdf(changed)
+    fig = draw("ra1_trajectories", [changed])
+    for axis in fig.axes[:2]:
+        assert f"far outside, not drawn: 2 of {len(paths)} images" in axis.get_xlabel()
+        assert len(axis.lines) == len(paths) - 2
+    assert "$h_{5}$ to $h_L$" in words(fig)
+    assert "not drawn" not in words(draw("ra1_trajectories", files["ra1_trajectories"]))
+
+
 def test_alignment_grid_has_rows_of_jacobians(files):
     fig = draw("ra2_alignment", files["ra2_alignment"])
     grid = np.asarray(fig.axes[0].get_images()[0].get_array()).reshape(8, 15, 8, 15)

@@ -31,7 +31,8 @@ def trajectories(axis, network, projection="pca"):
     coloured by class.
 
     `network`: Dataset of common.read_network with trajectory (seed, projection, sample, layer,
-    component); the first defined seed is shown.
+    component); the first defined seed is shown. Images so far away that the others would shrink to
+    a dot are counted instead of drawn.
     """
     shown = defined(network)
     if not shown.sizes["seed"]:
@@ -45,7 +46,8 @@ def trajectories(axis, network, projection="pca"):
     )
     labels = shown["sample_label"].isel(seed=0).values.astype(int)
     colours = class_colours(int(network.attrs["classes"]))
-    for path, label in zip(paths, labels, strict=True):
+    remote = far_away(paths)
+    for path, label in zip(paths[~remote], labels[~remote], strict=True):
         axis.plot(
             *path.T,
             "-o",
@@ -63,7 +65,22 @@ def trajectories(axis, network, projection="pca"):
         names = ["random direction 1", "random direction 2"]
     axis.set(xlabel=names[0], ylabel=names[1])
     axis.locator_params(nbins=5)
+    if remote.any():
+        axis.set_xlabel(
+            f"{names[0]}\nfar outside, not drawn: {remote.sum()} of {len(paths)} images"
+        )
     return None
+
+
+def far_away(paths):
+    """Which of `paths` (samples x layers x 2, NaN where undefined) have a point more than ten times
+    as far from the median point as half of all points are.
+
+    Collapsed classes lie within a few times that; batch norm of a channel that is nearly dead gives
+    a few images activations a hundred times the others'.
+    """
+    distance = np.linalg.norm(paths - np.nanmedian(paths, (0, 1)), axis=2)
+    return np.nanmax(distance, 1) > 10 * np.nanmedian(distance)
 
 
 def alignment_grid(network, variable="alignment_matrix"):
