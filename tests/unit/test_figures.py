@@ -354,6 +354,9 @@ def test_remote_trajectories_are_counted_and_stages_named(files, tmp_path):
         assert len(axis.lines) == len(paths) - 2
     assert "$h_{5}$ to $h_L$" in words(fig)
     assert "not drawn" not in words(draw("ra1_trajectories", files["ra1_trajectories"]))
+    paths[::2] *= 100  # no longer single ones
+    network.to_netcdf(tmp_path / "many.nc")
+    assert "not drawn" not in words(draw("ra1_trajectories", [tmp_path / "many.nc"]))
 
 
 def test_alignment_grid_has_rows_of_jacobians(files):
