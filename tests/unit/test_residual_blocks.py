@@ -288,7 +288,10 @@ def test_what_is_no_block():
 @pytest.mark.parametrize(
     ("patterns", "said"),
     [
-        ("layer9.*", "no module is called layer9.*; modules of ResNet: conv1, bn1, relu"),
+        (
+            "layer9.*",
+            "no module is called layer9.*; modules that add their input: layer1.0, layer1.1, ",
+        ),
         ("layer1.0.conv1", "layer1.0.conv1 (Conv2d) does not add its input to what it computes"),
         (["layer1.0", "layer2.0"], "layer2.0 does not begin at the state at which layer1.0 ends"),
     ],
@@ -297,6 +300,12 @@ def test_patterns_that_fit_nothing(patterns, said):
     with pytest.raises(UserError) as raised:
         find_blocks(drawn(tv.resnet18(num_classes=5)), images(), patterns)
     assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_pattern_where_nothing_is_a_block():
+    plain = drawn(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)))
+    with pytest.raises(UserError, match=r"no module is called b\*; modules of Sequential: 0, 1$"):
+        find_blocks(plain, torch.zeros(2, 6, dtype=torch.double), "b*")
 
 
 def test_patterns_choose_a_stage():

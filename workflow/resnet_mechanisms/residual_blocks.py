@@ -334,7 +334,7 @@ def find_blocks(module, x, patterns=None):
     modules = {name: part for name, part in module.named_modules() if name}
     chosen = {name: part for name, part in modules.items() if not _builtin(part)}
     if patterns is not None:
-        chosen = _named(module, modules, [patterns] if isinstance(patterns, str) else patterns)
+        chosen = _named(module, x, modules, [patterns] if isinstance(patterns, str) else patterns)
     calls = []
     with differentiable(), _recorded(chosen, calls):
         module(x)
@@ -385,15 +385,17 @@ def _builtin(module):
     return type(module).__module__.startswith("torch.nn.modules") and not [*module.children()]
 
 
-def _named(module, modules, patterns):
+def _named(module, x, modules, patterns):
     """The modules {name: module} whose names fit one of the patterns."""
     chosen = {}
     for pattern in patterns:
         matching = {n: part for n, part in modules.items() if re.fullmatch(_pattern(pattern), n)}
         if not matching:
+            adding = _names_found(module, x)
+            known = "that add their input" if adding else f"of {type(module).__name__}"
             raise UserError(
-                f"blocks: no module is called {pattern}; modules of {type(module).__name__}: "
-                f"{_listed(modules)}"
+                f"blocks: no module is called {pattern}; modules {known}: "
+                f"{_listed(adding or modules)}"
             )
         chosen |= matching
     return chosen
