@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
@@ -311,7 +312,12 @@ def words(fig):
 def test_every_figure_is_drawn_within_its_page(name, files, tmp_path):
     fig = draw(name, files[name])
     assert fig.get_figwidth() in (style.COLUMN, style.TEXT)
-    fig.savefig(tmp_path / "figure.png", dpi=100)
+    assert_within_page(fig, tmp_path)
+
+
+def assert_within_page(fig, folder):
+    """All text of a figure, as saved, is of a legible size and inside of it."""
+    fig.savefig(folder / "figure.png", dpi=100)
     ticks = {
         id(label)
         for axis in fig.findobj(Axes)
@@ -326,8 +332,6 @@ def test_every_figure_is_drawn_within_its_page(name, files, tmp_path):
 
 
 def test_trajectories_are_the_file_s(files):
-    import xarray as xr
-
     fig = draw("ra1_trajectories", files["ra1_trajectories"])
     network = xr.load_dataset(files["ra1_trajectories"][0]).isel(epoch=-1)
     shown = network["trajectory"].sel(seed=11, projection="pca")  # seed 10 diverged
@@ -339,8 +343,6 @@ def test_trajectories_are_the_file_s(files):
 def test_remote_trajectories_are_counted_and_stages_named(files, tmp_path):
     """Two images a hundred times as far away as the others, and states of which the first five
     have another shape."""
-    import xarray as xr
-
     network = xr.load_dataset(files["ra1_trajectories"][0])
     paths = network["trajectory"].transpose("sample", "layer", ...).values
     assert paths.base is not None  # a view: what follows changes the data set
@@ -350,9 +352,11 @@ def test_remote_trajectories_are_counted_and_stages_named(files, tmp_path):
     network.to_netcdf(changed)
     fig = draw("ra1_trajectories", [changed])
     for axis in fig.axes[:2]:
-        assert f"far outside, not drawn: 2 of {len(paths)} images" in axis.get_xlabel()
+        assert f"far outside, not drawn:\n2 of {len(paths)} images" in axis.get_xlabel()
         assert len(axis.lines) == len(paths) - 2
     assert "$h_{5}$ to $h_L$" in words(fig)
+    assert_within_page(fig, tmp_path)
+    assert_within_page(draw("ra_no_skip", [changed, changed]), tmp_path)
     assert "not drawn" not in words(draw("ra1_trajectories", files["ra1_trajectories"]))
     paths[::2] *= 100  # no longer single ones
     network.to_netcdf(tmp_path / "many.nc")

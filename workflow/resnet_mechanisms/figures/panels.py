@@ -63,12 +63,10 @@ def trajectories(axis, network, projection="pca"):
         names = [f"PC {k} ({share[k - 1]:.0f} % of variance)" for k in (1, 2)]
     else:
         names = ["random direction 1", "random direction 2"]
+    if remote.any():
+        names[0] += f"\nfar outside, not drawn:\n{remote.sum()} of {len(paths)} images"
     axis.set(xlabel=names[0], ylabel=names[1])
     axis.locator_params(nbins=5)
-    if remote.any():
-        axis.set_xlabel(
-            f"{names[0]}\nfar outside, not drawn: {remote.sum()} of {len(paths)} images"
-        )
     return None
 
 

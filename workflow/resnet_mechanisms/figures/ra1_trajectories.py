@@ -46,10 +46,8 @@ def draw(inputs):
             for colour in class_colours(classes)
         ]
         # States of another shape than the last have no place in its plane.
-        drawn = (
-            shown["trajectory"].isel(seed=0).notnull().any(["projection", "sample", "component"])
-        )
-        first = int(drawn["layer"][drawn.values][0])
+        drawn = shown["trajectory"].isel(seed=0).dropna("layer", how="all")
+        first = int(drawn["layer"][0])
         key = f"class (seed {int(shown['seed'][0])}; one dot a layer, $h_{{{first}}}$ to $h_L$)"
         fig.legend(
             handles, range(classes), loc="outside lower center", ncols=min(classes, 10), title=key
